@@ -55,9 +55,9 @@ class _SubscriptionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sub
     BEGUN: _SubscriptionState.ValueType  # 0
     """`tables` of the same frame describe its table"""
     RELOADS: _SubscriptionState.ValueType  # 1
-    """whatever the client has is void: all rows follow, and then their changes"""
+    """the client's rows are void: all rows follow, and then their changes"""
     LIVE: _SubscriptionState.ValueType  # 2
-    """from here on it gets changes like all others of the stream, and its position is theirs"""
+    """from here on it shares changes and position with the other LIVE subscriptions of the stream"""
     ENDED: _SubscriptionState.ValueType  # 3
     """`error` says why"""
 
@@ -66,9 +66,9 @@ class SubscriptionState(_SubscriptionState, metaclass=_SubscriptionStateEnumType
 BEGUN: SubscriptionState.ValueType  # 0
 """`tables` of the same frame describe its table"""
 RELOADS: SubscriptionState.ValueType  # 1
-"""whatever the client has is void: all rows follow, and then their changes"""
+"""the client's rows are void: all rows follow, and then their changes"""
 LIVE: SubscriptionState.ValueType  # 2
-"""from here on it gets changes like all others of the stream, and its position is theirs"""
+"""from here on it shares changes and position with the other LIVE subscriptions of the stream"""
 ENDED: SubscriptionState.ValueType  # 3
 """`error` says why"""
 Global___SubscriptionState: _TypeAlias = SubscriptionState  # noqa: Y015
@@ -145,7 +145,7 @@ Global___ProducerFrame: _TypeAlias = ProducerFrame  # noqa: Y015
 
 @_typing.final
 class Committed(_message.Message):
-    """The committed position of the source, for a broker that may lack some of it."""
+    """The committed position of the source, for a broker that may lack changes below it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -185,7 +185,7 @@ class Init(_message.Message):
     GIVES_WAY_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     producer: _builtins.str
-    """name of the producer for people: host, process id"""
+    """display name of the producer: host, process id"""
     source_epoch: _builtins.int
     """of the source's checkpoint row"""
     source_last_batch: _builtins.int
@@ -316,7 +316,9 @@ Global___Decision: _TypeAlias = Decision  # noqa: Y015
 
 @_typing.final
 class AdapterReport(_message.Message):
-    """An adapter's report on the tables at its end that do not simply follow; complete each time, at most 256 tables."""
+    """An adapter's report on the tables of its database that do not follow, or have changes in quarantine. Each report is
+    complete, up to 256 tables.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -377,7 +379,7 @@ class AdapterFigures(_message.Message):
     counted_at_us: _builtins.int
     """when the statistics were read"""
     compares_every_s: _builtins.int
-    """about how often a source's dictionary is compared; 0: an older adapter, or a target"""
+    """approximate interval of a source's dictionary comparisons; 0: an older adapter, or a target"""
     @_builtins.property
     def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableRowCount]:
         """estimates from the database's statistics; at most 1,000 tables"""
@@ -526,9 +528,9 @@ class TableReport(_message.Message):
     quarantined: _builtins.int
     """changes that wait in quarantine"""
     rows: _builtins.str
-    """which of its rows the target gets, in words; empty = every row; at most 500 characters"""
+    """the rows that the target gets, as text; empty = every row; at most 500 characters"""
     columns: _builtins.str
-    """which columns it gets masked, renamed or not at all, in words; empty = none; at most 500 characters"""
+    """the columns that are masked, renamed or left out there, as text; empty = none; at most 500 characters"""
     def __init__(
         self,
         *,
@@ -640,7 +642,7 @@ class HalfRef(_message.Message):
     reviews: _builtins.int
     bytes: _builtins.int
     waited_ms: _builtins.int
-    """in a status: age since this process knows of it, by the monotonic clock; 0 = unknown"""
+    """in a status: time since this process learned of it, by the monotonic clock; 0 = unknown"""
     def __init__(
         self,
         *,
@@ -742,7 +744,7 @@ class Decided(_message.Message):
     SEAL_FIELD_NUMBER: _builtins.int
     verdict: Global___Verdict.ValueType
     batch_no: _builtins.int
-    """COMMIT: through; ROLLBACK: from, and the producer continues with this number"""
+    """COMMIT: the last one; ROLLBACK: the first one, with whose number the producer continues"""
     next_offset: _builtins.int
     """after it"""
     seal: _builtins.int
@@ -884,7 +886,7 @@ class ListenerOpen(_message.Message):
     group: _builtins.str
     """the broker keeps the position under this name, and the queue from there; empty = neither"""
     client: _builtins.str
-    """for people"""
+    """for display"""
     credit_bytes: _builtins.int
     def __init__(
         self,
@@ -1019,7 +1021,7 @@ class ChangedRows(_message.Message):
     committed_at_us: _builtins.int
     @_builtins.property
     def replayed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """These subscriptions read again what they may have had. For them each row without an item is deleted."""
+        """These subscriptions receive changes again that they may have. For them each row without an item is deleted."""
 
     def __init__(
         self,
@@ -1101,7 +1103,7 @@ class ConsumerFrame(_message.Message):
     unaccounted_rows: _builtins.int
     """changes below its applied offset that the consumer cannot account for"""
     kept: _builtins.int
-    """nothing below this is needed again; absent: as acknowledge"""
+    """nothing below this is needed again; absent: equal to acknowledge"""
     seal: _builtins.int
     @_builtins.property
     def open(self) -> Global___Open:
@@ -1157,7 +1159,7 @@ class Open(_message.Message):
     business: _builtins.str
     group: _builtins.str
     offset: _builtins.int
-    """the first one wanted, or -1"""
+    """the first requested one, or -1"""
     epoch: _builtins.int
     """of the last increment applied, 0 if none: a diverged consumer is refused"""
     credit_bytes: _builtins.int
@@ -1166,7 +1168,7 @@ class Open(_message.Message):
     ahead: _builtins.bool
     """send the half messages of a large cut before their decision; not with table_ids"""
     kept: _builtins.int
-    """from here on it may read again, for held tables; absent: as the broker has it"""
+    """it may read again from here on, for held tables; absent: as stored at the broker"""
     set_id: _builtins.str
     """Id of the broker set that pulls, equal for all of its brokers. Empty = no broker set, or an older one."""
     rows_at: _builtins.int
@@ -1229,7 +1231,7 @@ Global___Open: _TypeAlias = Open  # noqa: Y015
 
 @_typing.final
 class RowsIdentity(_message.Message):
-    """Which rows of its tables a broker set has, by the predicates of every set on the path."""
+    """The rows of its tables that a broker set has, by the predicates of every set on the path."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1266,7 +1268,7 @@ class TableRows(_message.Message):
     table_id: _builtins.int
     name: _builtins.str
     rows: _builtins.str
-    """for people; at most 500 characters"""
+    """for display; at most 500 characters"""
     digest: _builtins.int
     def __init__(
         self,
@@ -1564,7 +1566,7 @@ Global___ReadReplica: _TypeAlias = ReadReplica  # noqa: Y015
 
 @_typing.final
 class Home(_message.Message):
-    """Which set is the home of a business since a promotion."""
+    """The set that has been the home of a business since a promotion."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1573,7 +1575,7 @@ class Home(_message.Message):
     ADDRESSES_FIELD_NUMBER: _builtins.int
     set: _builtins.str
     home_term: _builtins.int
-    """how often the home was moved: of two homes the one with the higher number counts"""
+    """number of promotions; of two homes the one with the higher number is valid"""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of its brokers, as far as they are known"""
@@ -1612,9 +1614,9 @@ class OpenSnapshotRequest(_message.Message):
     lease_s: _builtins.int
     """0 = the broker's default"""
     holder: _builtins.str
-    """for people"""
+    """for display"""
     confirms: _builtins.bool
-    """the caller renews the lease at once; until then it is as long as a call may take"""
+    """the caller renews the lease at once; until then the lease is as long as a call may take"""
     seal: _builtins.int
     @_builtins.property
     def table_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -2098,7 +2100,7 @@ class CloseLossesRequest(_message.Message):
 
     @_builtins.property
     def home_terms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """the same, of promotions"""
+        """of the windows of promotions, likewise"""
 
     def __init__(
         self,
@@ -2175,7 +2177,7 @@ Global___PromoteRequest: _TypeAlias = PromoteRequest  # noqa: Y015
 
 @_typing.final
 class Promoted(_message.Message):
-    """The new home, or the one that would become it."""
+    """The new home, or with `only_look` the set that would become it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2200,7 +2202,7 @@ class Promoted(_message.Message):
     last_committed_at_us: _builtins.int
     """when the old home committed the newest batch that is here"""
     trouble: _builtins.str
-    """why the old home counts as gone, or that it does not"""
+    """why the old home counts as lost, or a note that it does not"""
     seal: _builtins.int
     def __init__(
         self,
@@ -2284,7 +2286,7 @@ class ConsumerStatus(_message.Message):
     window_bytes: _builtins.int
     """bytes that may be in flight to it, at most its credit; 0 = not connected here"""
     slow_since_us: _builtins.int
-    """since when it takes nothing or is too slow; 0 = it keeps up"""
+    """when it began to read nothing, or too slowly; 0 = it keeps up"""
     @_builtins.property
     def reported(self) -> Global___Reported:
         """absent: no report since the broker's start"""
@@ -2466,17 +2468,17 @@ class BusinessStatus(_message.Message):
     held_bytes: _builtins.int
     """of the queue, kept for held tables alone: the maximum of all consumer groups"""
     reported_alarms: _builtins.int
-    """so many of the alarms, the last ones, come from adapters"""
+    """this many of the alarms, the last ones, come from adapters"""
     last_scrub_at_us: _builtins.int
-    """when everything that is stored had last been read and found sound"""
+    """end of the last scrub that read all stored data without finding damage"""
     replaced: _builtins.bool
     """this set was the home until `home` was promoted"""
     tables_total: _builtins.int
-    """how many tables it has, of which `tables` may be a part; 0: an older broker lists all"""
+    """number of its tables, of which `tables` may list a part; 0: an older broker lists all"""
     halves_total: _builtins.int
-    """the same of `halves`, which has the oldest"""
+    """number of half messages, of which `halves` lists the oldest"""
     consumers_total: _builtins.int
-    """and of `consumers`, which has those that are away or behind"""
+    """number of groups, of which `consumers` lists those that are disconnected or behind"""
     committed_ago_ms: _builtins.int
     """since the newest commit, by the monotonic clock; absent: before the start"""
     @_builtins.property
@@ -2497,7 +2499,7 @@ class BusinessStatus(_message.Message):
 
     @_builtins.property
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseStatus]:
-        """on snapshots, the first to end first"""
+        """on snapshots, by expiry"""
 
     @_builtins.property
     def replication(self) -> Global___ReplicationStatus:
@@ -2566,7 +2568,7 @@ Global___BusinessStatus: _TypeAlias = BusinessStatus  # noqa: Y015
 
 @_typing.final
 class RetentionStatus(_message.Message):
-    """What is kept of the queue for readers that are not known, as measured."""
+    """The measured retention of the queue for readers that are not known."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2581,7 +2583,7 @@ class RetentionStatus(_message.Message):
     mean_absence_ms: _builtins.int
     """of readers that returned in the last day"""
     absences: _builtins.int
-    """how many of these"""
+    """number of measured absences"""
     raised_ago_ms: _builtins.int
     """since the size was raised last"""
     def __init__(
@@ -2660,7 +2662,7 @@ class MirrorStatus(_message.Message):
     nearest: _builtins.str
     """the set that it should be pulled from; empty = it is pulled from that set"""
     away_since_us: _builtins.int
-    """since when it is pulled from another set"""
+    """when the set began to pull from another one"""
     not_back: _builtins.str
     """why it is not pulled from the nearest set"""
     epoch_at_end: _builtins.int
@@ -3037,7 +3039,7 @@ class BrokerStatus(_message.Message):
     def network(self) -> Global___NetworkStatus: ...
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerLoad]:
-        """of the cluster, that are alive"""
+        """the live brokers of the cluster"""
 
     @_builtins.property
     def overlay(self) -> Global___OverlayStatus:
@@ -3123,7 +3125,7 @@ class OverlayStatus(_message.Message):
     unknown: _builtins.int
     """parts whose subscriptions the other broker did not have"""
     changes_elsewhere: _builtins.int
-    """changes that other brokers have matched"""
+    """changes matched by other brokers"""
     changes_here: _builtins.int
     @_builtins.property
     def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

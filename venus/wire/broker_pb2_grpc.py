@@ -509,7 +509,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CloseLosses(self, request, context):
-        """a comparison has found and repaired what was lost
+        """a comparison has found and repaired the losses
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -523,7 +523,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StepDown(self, request, context):
-        """sent to an old home that is back: another set has become the home
+        """sent to a former home that is reachable again
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -159,11 +159,11 @@ class AdminStub:
     ForgetBusiness: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ForgetBusinessRequest, _broker_pb2.Empty]
     """with all its data; refused while a client is connected"""
     CloseLosses: _grpc.UnaryUnaryMultiCallable[_broker_pb2.CloseLossesRequest, _broker_pb2.CloseLossesAnswer]
-    """a comparison has found and repaired what was lost"""
+    """a comparison has found and repaired the losses"""
     Promote: _grpc.UnaryUnaryMultiCallable[_broker_pb2.PromoteRequest, _broker_pb2.Promoted]
     """a mirror becomes the home, after a disaster"""
     StepDown: _grpc.UnaryUnaryMultiCallable[_broker_pb2.StepDownRequest, _broker_pb2.Empty]
-    """sent to an old home that is back: another set has become the home"""
+    """sent to a former home that is reachable again"""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -176,11 +176,11 @@ class AdminAsyncStub(AdminStub):
     ForgetBusiness: _aio.UnaryUnaryMultiCallable[_broker_pb2.ForgetBusinessRequest, _broker_pb2.Empty]  # type: ignore[assignment]
     """with all its data; refused while a client is connected"""
     CloseLosses: _aio.UnaryUnaryMultiCallable[_broker_pb2.CloseLossesRequest, _broker_pb2.CloseLossesAnswer]  # type: ignore[assignment]
-    """a comparison has found and repaired what was lost"""
+    """a comparison has found and repaired the losses"""
     Promote: _aio.UnaryUnaryMultiCallable[_broker_pb2.PromoteRequest, _broker_pb2.Promoted]  # type: ignore[assignment]
     """a mirror becomes the home, after a disaster"""
     StepDown: _aio.UnaryUnaryMultiCallable[_broker_pb2.StepDownRequest, _broker_pb2.Empty]  # type: ignore[assignment]
-    """sent to an old home that is back: another set has become the home"""
+    """sent to a former home that is reachable again"""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -220,7 +220,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.CloseLossesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.CloseLossesAnswer, _abc.Awaitable[_broker_pb2.CloseLossesAnswer]]:
-        """a comparison has found and repaired what was lost"""
+        """a comparison has found and repaired the losses"""
 
     @_abc_1.abstractmethod
     def Promote(
@@ -236,6 +236,6 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.StepDownRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.Empty, _abc.Awaitable[_broker_pb2.Empty]]:
-        """sent to an old home that is back: another set has become the home"""
+        """sent to a former home that is reachable again"""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -155,7 +155,7 @@ class Column(_message.Message):
     """field number in the row message; never reused within a table"""
     nullable: _builtins.bool
     source_type: _builtins.str
-    """as the source's dictionary spells it, for people"""
+    """as the source's dictionary spells it, for display"""
     default_sql: _builtins.str
     """only defaults that mean the same everywhere (literals, CURRENT_TIMESTAMP)"""
     identity: _builtins.bool
@@ -302,7 +302,7 @@ Global___OwnType: _TypeAlias = OwnType  # noqa: Y015
 
 @_typing.final
 class LeftOut(_message.Message):
-    """An object that VENUS does not create at targets, for people."""
+    """An object that VENUS does not create at targets, for display."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -408,7 +408,7 @@ class TableSchema(_message.Message):
     row_message: _builtins.str
     """its full name"""
     projection: _builtins.str
-    """where a target keeps a version: the rules that mask, drop or rename its columns, as JSON"""
+    """in a version stored at a target: the rules that mask, drop or rename its columns, as JSON"""
     @_builtins.property
     def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Column]: ...
     @_builtins.property
@@ -473,7 +473,7 @@ class TableChanges(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         CHANGES: TableChanges._Kind.ValueType  # 0
         TRUNCATE: TableChanges._Kind.ValueType  # 1
-        """every row of the table is gone; before the table's changes in a batch"""
+        """every row of the table was deleted; precedes the table's changes in a batch"""
         SWEEP_BEGIN: TableChanges._Kind.ValueType  # 2
         """a re-read of the whole table starts"""
         SWEEP_END: TableChanges._Kind.ValueType  # 3
@@ -484,7 +484,7 @@ class TableChanges(_message.Message):
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
     CHANGES: TableChanges.Kind.ValueType  # 0
     TRUNCATE: TableChanges.Kind.ValueType  # 1
-    """every row of the table is gone; before the table's changes in a batch"""
+    """every row of the table was deleted; precedes the table's changes in a batch"""
     SWEEP_BEGIN: TableChanges.Kind.ValueType  # 2
     """a re-read of the whole table starts"""
     SWEEP_END: TableChanges.Kind.ValueType  # 3
@@ -572,11 +572,11 @@ class BatchBody(_message.Message):
     captured_at_us: _builtins.int
     """when the cut's snapshot was opened, the source's clock, Unix microseconds"""
     lost: _builtins.int
-    """Instead of changes: so many offsets are lost, because an unclean election chose a broker without them. The queue
-    skips them, so no offset is used twice. Set by the broker, never by a producer.
+    """Instead of changes: the number of offsets that are lost, because an unclean election chose a broker without them.
+    The queue skips them, so no offset is used twice. Set by the broker, never by a producer.
     """
     left_out: _builtins.int
-    """Instead of changes: so many offsets hold nothing that a broker set mirrors. Set only by its brokers."""
+    """Instead of changes: the number of offsets without a change that a broker set mirrors. Set only by its brokers."""
     @_builtins.property
     def schemas(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableSchema]:
         """versions that this and later batches use"""

@@ -58,7 +58,7 @@ class WhereAnswer(_message.Message):
     seal: _builtins.int
     @_builtins.property
     def sets(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamedSet]:
-        """the first one first"""
+        """in the order of use"""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class ReportedSet(_message.Message):
     home: _builtins.bool
     """producers write there, except for `replaced`"""
     age_ms: _builtins.int
-    """since the set itself said this"""
+    """since the set itself reported this"""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -188,7 +188,7 @@ class ReportedSet(_message.Message):
 
     @_builtins.property
     def unready(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """businesses that it has, but does not follow now"""
+        """businesses that it has but does not follow now"""
 
     def __init__(
         self,

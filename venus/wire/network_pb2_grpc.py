@@ -62,14 +62,14 @@ class NetworkServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """From a set below: itself and the sets below it. The answer has every set that the broker knows.
+        """A set below reports itself and the sets below it. The answer has every set that the broker knows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Share(self, request, context):
-        """For a broker of the same cluster: every set that this one knows.
+        """Brokers of one cluster exchange the sets that they know.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

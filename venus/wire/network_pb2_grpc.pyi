@@ -34,9 +34,9 @@ class NetworkStub:
     Where: _grpc.UnaryUnaryMultiCallable[_network_pb2.WhereRequest, _network_pb2.WhereAnswer]
     """The sets for a client, in the order in which it should use them. Every broker of every set answers."""
     Report: _grpc.UnaryUnaryMultiCallable[_network_pb2.NetworkReport, _network_pb2.NetworkReport]
-    """From a set below: itself and the sets below it. The answer has every set that the broker knows."""
+    """A set below reports itself and the sets below it. The answer has every set that the broker knows."""
     Share: _grpc.UnaryUnaryMultiCallable[_network_pb2.NetworkReport, _network_pb2.NetworkReport]
-    """For a broker of the same cluster: every set that this one knows."""
+    """Brokers of one cluster exchange the sets that they know."""
 
 @_typing.type_check_only
 class NetworkAsyncStub(NetworkStub):
@@ -44,9 +44,9 @@ class NetworkAsyncStub(NetworkStub):
     Where: _aio.UnaryUnaryMultiCallable[_network_pb2.WhereRequest, _network_pb2.WhereAnswer]  # type: ignore[assignment]
     """The sets for a client, in the order in which it should use them. Every broker of every set answers."""
     Report: _aio.UnaryUnaryMultiCallable[_network_pb2.NetworkReport, _network_pb2.NetworkReport]  # type: ignore[assignment]
-    """From a set below: itself and the sets below it. The answer has every set that the broker knows."""
+    """A set below reports itself and the sets below it. The answer has every set that the broker knows."""
     Share: _aio.UnaryUnaryMultiCallable[_network_pb2.NetworkReport, _network_pb2.NetworkReport]  # type: ignore[assignment]
-    """For a broker of the same cluster: every set that this one knows."""
+    """Brokers of one cluster exchange the sets that they know."""
 
 class NetworkServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -63,7 +63,7 @@ class NetworkServicer(metaclass=_abc_1.ABCMeta):
         request: _network_pb2.NetworkReport,
         context: _ServicerContext,
     ) -> _typing.Union[_network_pb2.NetworkReport, _abc.Awaitable[_network_pb2.NetworkReport]]:
-        """From a set below: itself and the sets below it. The answer has every set that the broker knows."""
+        """A set below reports itself and the sets below it. The answer has every set that the broker knows."""
 
     @_abc_1.abstractmethod
     def Share(
@@ -71,6 +71,6 @@ class NetworkServicer(metaclass=_abc_1.ABCMeta):
         request: _network_pb2.NetworkReport,
         context: _ServicerContext,
     ) -> _typing.Union[_network_pb2.NetworkReport, _abc.Awaitable[_network_pb2.NetworkReport]]:
-        """For a broker of the same cluster: every set that this one knows."""
+        """Brokers of one cluster exchange the sets that they know."""
 
 def add_NetworkServicer_to_server(servicer: NetworkServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

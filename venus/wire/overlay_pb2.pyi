@@ -64,7 +64,7 @@ class OverlayBroker(_message.Message):
     load: _builtins.float
     """matching of the last seconds, in processor seconds a second"""
     age: _builtins.int
-    """cycles since it said so itself"""
+    """cycles since it reported this itself"""
     def __init__(
         self,
         *,
@@ -140,7 +140,7 @@ class RouteRequest(_message.Message):
     expected: _builtins.bytes
     """where the sender expects the receiver; empty = at its own broker"""
     budget_ms: _builtins.int
-    """until an answer has no use any more"""
+    """after this time an answer is useless"""
     seal: _builtins.int
     @_builtins.property
     def greeting(self) -> Global___OverlayGreeting: ...
@@ -258,7 +258,7 @@ class InstalledPart(_message.Message):
     digest: _builtins.int
     """of all subscriptions, after this"""
     base: _builtins.int
-    """before this; as `digest` without changes = the lease is renewed"""
+    """before this; equal to `digest` = no changes, the lease is renewed"""
     whole: _builtins.bool
     """`added` is everything"""
     @_builtins.property

@@ -81,7 +81,7 @@ class OverlayServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Match(self, request, context):
-        """Which of some changes are inside which of the sender's installed subscriptions.
+        """Matches changes with the sender's installed subscriptions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,7 @@ class OverlayStub:
     Install: _grpc.UnaryUnaryMultiCallable[_overlay_pb2.InstallRequest, _overlay_pb2.InstallAnswer]
     """Subscriptions, from the broker of a top cluster that has received them to its other members."""
     Match: _grpc.UnaryUnaryMultiCallable[_overlay_pb2.MatchRequest, _overlay_pb2.MatchAnswer]
-    """Which of some changes are inside which of the sender's installed subscriptions."""
+    """Matches changes with the sender's installed subscriptions."""
 
 @_typing.type_check_only
 class OverlayAsyncStub(OverlayStub):
@@ -52,7 +52,7 @@ class OverlayAsyncStub(OverlayStub):
     Install: _aio.UnaryUnaryMultiCallable[_overlay_pb2.InstallRequest, _overlay_pb2.InstallAnswer]  # type: ignore[assignment]
     """Subscriptions, from the broker of a top cluster that has received them to its other members."""
     Match: _aio.UnaryUnaryMultiCallable[_overlay_pb2.MatchRequest, _overlay_pb2.MatchAnswer]  # type: ignore[assignment]
-    """Which of some changes are inside which of the sender's installed subscriptions."""
+    """Matches changes with the sender's installed subscriptions."""
 
 class OverlayServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -85,6 +85,6 @@ class OverlayServicer(metaclass=_abc_1.ABCMeta):
         request: _overlay_pb2.MatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_overlay_pb2.MatchAnswer, _abc.Awaitable[_overlay_pb2.MatchAnswer]]:
-        """Which of some changes are inside which of the sender's installed subscriptions."""
+        """Matches changes with the sender's installed subscriptions."""
 
 def add_OverlayServicer_to_server(servicer: OverlayServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

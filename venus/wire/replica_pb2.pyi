@@ -74,7 +74,7 @@ Global___ClusterMember: _TypeAlias = ClusterMember  # noqa: Y015
 
 @_typing.final
 class Greeting(_message.Message):
-    """Sender and receiver of a call, and their cluster; a call with others is refused."""
+    """Sender and receiver of a call, and their cluster. The receiver refuses a call that was meant for another one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -137,7 +137,7 @@ Global___FollowerFrame: _TypeAlias = FollowerFrame  # noqa: Y015
 
 @_typing.final
 class FetchEntries(_message.Message):
-    """Entries from `index` on are wanted; the one before it, of `last_term`, is on the follower's disk."""
+    """Requests the entries from `index` on. The entry before it, of `last_term`, is on the follower's disk."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
