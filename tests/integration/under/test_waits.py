@@ -81,7 +81,7 @@ def test_a_session_with_a_lock_is_named(
         assert re.search(r"transaction open since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC, idle in transaction: ", said)
         assert said.endswith("; let that transaction end, or have a DBA end its session")
         assert "Smith" not in said
-        assert "4711" not in said
+        assert "4711" not in said.replace(f"session {pid} ", ""), "the process may have such a number"
         assert classify_sentence(said)[0].name == "table_waits"
         eventually(lambda: f"session {pid}" in caplog.text, "the log")
         eventually(lambda: any(f"session {pid}" in report.error for report in reports), "the report")
