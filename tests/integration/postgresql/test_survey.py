@@ -50,7 +50,7 @@ def test_a_large_table_is_sampled_from_all_of_its_blocks(database: str) -> None:
     run(
         database,
         "CREATE TABLE big (id int PRIMARY KEY, v text)",
-        "INSERT INTO big SELECT g, repeat('x', CASE WHEN g > 30000 THEN 90 END) FROM generate_series(1, 60000) g",
+        "INSERT INTO big SELECT g, repeat('x', CASE WHEN g > 3000 THEN 90 END) FROM generate_series(1, 60000) g",
         "ANALYZE",
     )
     sample = sizes(database)["big"].sample
