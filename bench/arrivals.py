@@ -99,14 +99,14 @@ class Arrival:
         """Return the arrivals since `offset`, after all subscribers have everything below each of these offsets."""
         return Arrivals(
             first=self.first,
-            last=self._last(wanted),
+            last=self._last_arrivals(wanted),
             nbytes=self.nbytes,
             frames=self.frames,
             rows=sum(self.positions) - offset * len(self.positions),
             cpu_s=time.process_time(),
         )
 
-    def _last(self, wanted: Sequence[int]) -> dict[int, float]:
+    def _last_arrivals(self, wanted: Sequence[int]) -> dict[int, float]:
         """Return when the last subscriber had everything below each of these offsets."""
         found = np.zeros(len(wanted))
         for ends, times in zip(self.ends, self.times, strict=True):

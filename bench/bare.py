@@ -94,7 +94,7 @@ def run_server(path: Path | None) -> Iterator[tuple[int, int]]:
 
 
 def measure_bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float = 0.0) -> BareRates:
-    """Send frames of so many bytes, each after the answer of the one before, or at a pace."""
+    """Send frames of this size, each after the answer to the one before, or at a pace."""
     frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))

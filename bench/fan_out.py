@@ -56,7 +56,7 @@ class Messages:
         producer.wait_until_decided(last)
 
     def send_steadily(self, rate: float, seconds: float) -> dict[int, float]:
-        """Send so many a second, decided when durable; return when each was sent, by the offset behind it."""
+        """Send at this rate, decided when durable; return when each batch was sent, by the offset behind it."""
         producer, begun, digests = self._producer, dict[int, float](), dict[int, int]()
         decided, start = self.count, time.monotonic()
         for n in range(int(rate * seconds)):

@@ -88,7 +88,7 @@ class SourceDatabase:
 
 @contextmanager
 def open_source(kind: str, home: Path, counts: Mapping[Shape, int]) -> Iterator[SourceDatabase]:
-    """Make a source of this kind with so many rows of each table."""
+    """Make a source of this kind, with this number of rows in each table."""
     if kind == "mariadb":
         if shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None:
             raise LookupError("MariaDB is not installed")
@@ -398,7 +398,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--narrow", type=int, default=3_000_000)
     parser.add_argument("--large", type=int, default=200_000)
-    parser.add_argument("--times", type=int, default=1, help="so many times the rows")
+    parser.add_argument("--times", type=int, default=1, help="multiple of the usual number of rows")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--source", choices=SOURCES, default="postgresql")
     parser.add_argument("--no-peer", action="store_true")

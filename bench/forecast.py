@@ -41,7 +41,7 @@ from venus.model import BatchNo, BatchRecord, Epoch, Sequence
 CHANGES = 5_000
 #: The quickest of them counts.
 TRIES = 3
-#: A forecast may be off by so much, either way.
+#: A forecast may be off by this factor, either way.
 FACTOR_MAX = 1.5
 FORECASTS = {"whole s": "fill and load", "cut-over s": "cut-over"}
 TYPES = {

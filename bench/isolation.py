@@ -143,7 +143,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def measure(rounds: int, watch_s: float) -> list[FigureResult]:
-    """Measure each fault in so many rounds, then healthy brokers for so long (0 = not at all)."""
+    """Measure each fault in a number of rounds, then healthy brokers for a time (0 = not at all)."""
     found: list[FigureResult] = []
     for kind in ("dead", "stopped", "slow") if rounds else ():
         times = [measure_isolation(kind) for _ in range(rounds)]

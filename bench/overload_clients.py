@@ -169,7 +169,7 @@ class Latencies:
 
 
 class Trickle:
-    """Commits a row at a time, asks for health and the echo in between; all of it one after the other."""
+    """Commits a row at a time, asks for health and the echo in between; one request at a time."""
 
     def __init__(self, address: str, http: str, echo_address: tuple[str, int]) -> None:
         self._http, self._echo = http, echo_address

@@ -83,7 +83,7 @@ def load_by_copy(home: LoadSite, text: bytes, connections: int) -> LoadResult:
 
 
 def split_text(text: bytes, count: int) -> list[bytes]:
-    """Cut text into so many parts at line ends."""
+    """Cut text at line ends into this number of parts."""
     ends = [text.index(b"\n", len(text) * n // count) + 1 for n in range(1, count)]
     return [text[low:high] for low, high in zip([0, *ends], [*ends, len(text)], strict=True)]
 

@@ -1,7 +1,7 @@
 """How fast a target catches up by `venus sync --engine spark`, by plain `venus sync`, by bare staging + ON CONFLICT.
 
 `python -m bench.spark_sync [--rows 300000] [--rounds 2]`. One source transaction deletes, updates and inserts a third
-each of a narrow table of so many rows. Both engines apply it to the same target, one after the other, each in a process
+each of a narrow table of that size. Both engines apply it to the same target, one after the other, each in a process
 that is up already: once while it comes (*burst*: source commit to target commit), once after all of it waits at the
 broker (*catching up*: from the end of a pause to the target's commit). The peer gets the same rows as text.
 """
@@ -87,7 +87,7 @@ class SparkSyncBench:
             self.venus.end("apply")
 
     def fill(self, rows: int) -> None:
-        """Make so many rows everywhere."""
+        """Make this number of rows at the source and at both targets."""
         self.change([NARROW.insert(1, rows)])
         self.wait_for_mark()
         self.target.execute(f"INSERT INTO peer SELECT * FROM {NARROW.name}")
@@ -116,7 +116,7 @@ class SparkSyncBench:
 
     def wait_for_mark(self) -> float:
         """Wait for the mark; return the target's commit, Unix seconds."""
-        self._wait_until(lambda: self._one(self.target, "SELECT n FROM mark") == self._mark)
+        self._wait_until(lambda: self._read_value(self.target, "SELECT n FROM mark") == self._mark)
         return self._commit_time(self.target)
 
     def burst(self, statements: list[str]) -> float:
@@ -174,10 +174,12 @@ class SparkSyncBench:
         return sum(sum(p.cpu_times()[:4]) for p in (process, *process.children(recursive=True)))
 
     def _commit_time(self, cursor: Any) -> float:
-        return float(self._one(cursor, "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM mark"))
+        return float(
+            self._read_value(cursor, "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM mark")
+        )
 
     @staticmethod
-    def _one(cursor: Any, query: str) -> Any:
+    def _read_value(cursor: Any, query: str) -> Any:
         cursor.execute(query)
         return cursor.fetchone()[0]
 

@@ -1,7 +1,7 @@
 """Many subscribers in a process of their own, each a stream over a TCP connection of its own; and lines with a delay.
 
-*Light* subscribers share connections, so many streams on each: a machine has no room for ten thousand connections.
-They may be served by a client that costs less than gRPC's (`bench.light`).
+*Light* subscribers share connections, because a machine has no room for ten thousand. They may be served by a client
+that costs less than gRPC's (`bench.light`).
 
 Each checks the seal, reads every increment, gives its credit back and acknowledges, as `venus.rpc.subscriber` does;
 with threads, a thousand of those would measure the client. A frame whose bytes are those of one that another subscriber
@@ -35,7 +35,7 @@ PATIENCE_S = 300.0
 SAY_EVERY_S = 1.0
 #: So many of a process open their streams at once: a broker waits ten seconds for the first frame of each.
 OPENING_MAX = 500
-#: All positions are looked at so often, not with each frame; when a frame came is noted with it.
+#: All positions are looked at this often, not with each frame; when a frame came is noted with it.
 LOOK_EVERY_S = 0.02
 spawn = multiprocessing.get_context("spawn")
 
@@ -220,7 +220,7 @@ def subscribers(
     on_one: int = 1,
     watch: Callable[..., None] = run_subscribers,
 ) -> Iterator[Callable[..., Arrivals]]:
-    """Open so many, `on_one` of them on each connection; yield what waits until all have all below some offsets.
+    """Open subscribers, `on_one` on each connection; yield what waits until all have everything below some offsets.
 
     `watch` is what each process runs: gRPC's client, or that of `bench.light`.
     """
@@ -316,7 +316,7 @@ def _run_lines(target: str, delay_s: float, orders: Connection) -> None:
 
 @contextmanager
 def delay_line(target: str, delay_s: float) -> Iterator[str]:
-    """Yield an address whose connections to a broker take so long each way; a process of its own."""
+    """Yield an address whose connections to a broker take this long each way; a process of its own."""
     orders, theirs = spawn.Pipe()
     process = spawn.Process(target=_run_lines, args=(target, delay_s, theirs))
     process.start()

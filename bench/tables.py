@@ -109,8 +109,8 @@ def mark(postgres: EmbeddedPostgres, venus: VenusProcesses, n: int) -> float:
     raise RuntimeError("the change did not arrive")
 
 
-def idle(server: Server, venus: VenusProcesses, seconds: float) -> dict[str, float]:
-    """Let everything stand still; return each one's share of a core."""
+def measure_idle(server: Server, venus: VenusProcesses, seconds: float) -> dict[str, float]:
+    """Leave everything idle for a time; return each process's share of a core."""
     time.sleep(SETTLE_S)
     before, server_before, started = venus.cpu_s(), server.cpu_s(), time.monotonic()
     time.sleep(seconds)
@@ -143,7 +143,7 @@ def run(home: Path, count: int, idle_s: float, console: Console) -> None:
         venus.start("capture", "sync", "--capture-only")
         venus.start("apply", "sync", "--apply-only", "--target", "main")
         arrived = [mark(postgres, venus, n) for n in range(1, 4)]
-        shares = idle(server, venus, idle_s)
+        shares = measure_idle(server, venus, idle_s)
         arrived += [mark(postgres, venus, n) for n in range(4, 9)]
         report_idle(console, count, shares, arrived[3:])
         costs = {"uninstall": measure_cost(server, lambda: venus.run("uninstall-triggers"))}

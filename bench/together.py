@@ -145,7 +145,7 @@ def measure(bench: Together, rounds: int, seconds: float, idle_s: float) -> dict
         for form, figures in found.items():
             with bench.running_as(form):
                 if idle_s:
-                    figures.idle.append(sum(idle_shares(bench.idle(idle_s), idle_s).values()))
+                    figures.idle.append(sum(idle_shares(bench.measure_idle(idle_s), idle_s).values()))
                 figures.runs.append(bench.run(VENUS, seconds))
                 figures.memory.append(bench.memory())
                 figures.bare.append(bench.run(PLAIN, seconds))

@@ -27,9 +27,9 @@ from rich.table import Table
 
 from bench import stages
 from bench.processes import EmbeddedPostgres, VenusProcesses
-from bench.usage import Usage, between, read_usage
+from bench.usage import Usage, read_usage, usage_between
 
-#: One session commits at most about so often.
+#: One session commits at most about this often.
 SESSION_TX_PER_S = 250
 #: Before a run is measured.
 WARM_UP_S = 1.0
@@ -87,7 +87,7 @@ class SteadyApplication:
         return keys
 
     def commit(self, table: str, seconds: float) -> range:
-        """Commit for so long; return the keys of what was inserted."""
+        """Commit for a time; return the keys of what was inserted."""
         keys = self.take(int(seconds * self.rate))
         start = time.monotonic()
         threads = [
@@ -169,14 +169,14 @@ class TrickleBench:
         return found | {"application": self.application.pids}
 
     def run(self, table: str, seconds: float) -> MeasuredRun:
-        """Commit into a table for so long."""
+        """Commit into a table for a time."""
         self.application.commit(table, WARM_UP_S)
         parts = self.parts()
         before, began, cuts = read_usage(parts), time.monotonic(), self._cuts()
         keys = self.application.commit(table, seconds)
         committed_s = time.monotonic() - began
         self._wait_for_rows(table, keys)
-        used = between(before, read_usage(parts))
+        used = usage_between(before, read_usage(parts))
         latencies = [] if table == PLAIN else self._latencies(table, keys)
         cuts = self._cuts() - cuts
         return MeasuredRun(rate=len(keys) / committed_s, latencies=latencies, used=used, seconds=committed_s, cuts=cuts)
@@ -225,13 +225,13 @@ class TrickleBench:
         self._wait_for_rows(VENUS, keys)
         return self._latencies(VENUS, keys)[0]
 
-    def idle(self, seconds: float) -> dict[str, Usage]:
-        """Let everything stand still; return what was used."""
+    def measure_idle(self, seconds: float) -> dict[str, Usage]:
+        """Leave everything idle for a time; return what each part used."""
         time.sleep(5)
         parts = self.parts()
         before = read_usage(parts)
         time.sleep(seconds)
-        return between(before, read_usage(parts))
+        return usage_between(before, read_usage(parts))
 
 
 class LogicalReplication:
@@ -313,7 +313,7 @@ def _median(runs: list[MeasuredRun], part: str) -> tuple[float, float, float]:
 
 
 def report_use(console: Console, found: dict[str, list[MeasuredRun]], shared: float) -> None:
-    """Print what each part used for a transaction, for a cut (of so many `shared`), and of a core."""
+    """Print what each part used for a transaction, for a cut (of `shared` transactions), and of a core."""
     table = Table(title="of it by part")
     for heading in ("", "CPU ms a transaction", "a cut", "switches a transaction", "of a core"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -360,8 +360,8 @@ def main() -> None:
         bench = TrickleBench(Path(home), chosen.rate, stages=chosen.stages)
         stack.callback(bench.stop)
         bench.start(chosen.tables)
-        if chosen.idle:
-            report_idle(console, bench.idle(chosen.idle), chosen.idle)
+        if chosen.measure_idle:
+            report_idle(console, bench.measure_idle(chosen.measure_idle), chosen.measure_idle)
         report(console, chosen.rate, rounds(bench, chosen.rounds, chosen.seconds, peer=not chosen.no_peer))
         if chosen.stages:
             stages.report(console, stages.of_transactions(stages.read(bench.venus.log), bench.commits))

@@ -44,6 +44,6 @@ def read_usage(parts: Mapping[str, Iterable[int]]) -> dict[str, Usage]:
     return {name: Usage.of(pids) for name, pids in parts.items()}
 
 
-def between(before: Mapping[str, Usage], after: Mapping[str, Usage]) -> dict[str, Usage]:
+def usage_between(before: Mapping[str, Usage], after: Mapping[str, Usage]) -> dict[str, Usage]:
     """Return the usage of every part between two readings."""
     return {name: usage.since(before[name]) for name, usage in after.items()}

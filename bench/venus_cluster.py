@@ -55,11 +55,11 @@ class Brokers:
 
     def pids(self) -> list[int]:
         """Return the process ids of the brokers that run."""
-        return [broker.process.pid for broker in self._cluster.brokers.values() if broker.alive]
+        return [broker.process.pid for broker in self._cluster.brokers.values() if broker.is_alive]
 
-    def alive(self) -> list[str]:
+    def running_names(self) -> list[str]:
         """Return the names of the brokers that run."""
-        return [name for name, broker in self._cluster.brokers.items() if broker.alive]
+        return [name for name, broker in self._cluster.brokers.items() if broker.is_alive]
 
     def status(self, name: str) -> broker_pb2.BusinessStatus | None:
         """Return the state of the business at a broker; None = it has none."""
@@ -70,38 +70,38 @@ class Brokers:
     def leader(self) -> str:
         """Wait for a leader and return its name."""
 
-        def look() -> str:
-            for name in self.alive():
+        def find_leader() -> str:
+            for name in self.running_names():
                 status = self.status(name)
                 if status is not None and status.replication.leader == name:
                     return name
             return ""
 
-        return str(wait_for(look))
+        return str(wait_for(find_leader))
 
     def followers(self) -> list[str]:
         """Return the brokers that run, without the leader."""
         leader = self.leader()
-        return [name for name in self.alive() if name != leader]
+        return [name for name in self.running_names() if name != leader]
 
     def wait_in_sync(self) -> None:
         """Wait until all replicas are in sync."""
 
-        def look() -> bool:
+        def is_in_sync() -> bool:
             status = self.status(self.leader())
             return status is not None and sum(r.in_sync for r in status.replication.replicas) == len(NAMES)
 
-        wait_for(look, every_s=0.01)
+        wait_for(is_in_sync, every_s=0.01)
 
     def peak_rss_bytes(self) -> int:
         """Return the largest resident memory that any broker ever had."""
-        for name in self.alive():
+        for name in self.running_names():
             self._note_peak(name)
         return max(self._peaks.values())
 
     def _note_peak(self, name: str) -> None:
         broker = self._cluster.brokers[name]
-        if broker.alive:
+        if broker.is_alive:
             self._peaks[name] = max(self._peaks.get(name, 0), peak_rss_bytes(broker.process.pid))
 
 

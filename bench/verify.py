@@ -34,7 +34,7 @@ GOAL_MOVED = 0.02
 
 
 class VerifyBench:
-    """The pipeline with a table of so many rows, and differences planted in it."""
+    """A pipeline with a table of `rows` rows, in which differences are planted."""
 
     def __init__(self, home: Path, rows: int) -> None:
         self.rows = rows

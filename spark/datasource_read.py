@@ -186,7 +186,7 @@ class KeyBounds:
                 f"{place}: values of this type ({column.source_type or column.type.kind.name}) have no order here"
             )
         first, end = (_scalar(text, column, shape.types[0], place) for text in (low, high))
-        if first is not None and end is not None and _above(first, end):
+        if first is not None and end is not None and _is_above(first, end):
             raise ConfigError(f"{place}: low {low!r} is above high {high!r}")
         return cls(shape=shape, low=first, high=end)
 
@@ -202,8 +202,8 @@ class KeyBounds:
         (keys,) = self.shape.arrays(record_ids, nothing, version)
         inside = pa.repeat(pa.scalar(True), len(keys))
         if self.low is not None:
-            inside = pc.and_(inside, pc.invert(_below(keys, self.low)))
-        return inside if self.high is None else pc.and_(inside, _below(keys, self.high))
+            inside = pc.and_(inside, pc.invert(_are_below(keys, self.low)))
+        return inside if self.high is None else pc.and_(inside, _are_below(keys, self.high))
 
     def clip(self, split: broker_pb2.Split) -> broker_pb2.Split | None:
         """Return the part of a split that can have rows within the bounds, None if there is none."""
@@ -225,15 +225,15 @@ class KeyBounds:
         )
 
 
-def _below(keys: pa.Array, bound: pa.Scalar) -> pa.Array:
+def _are_below(keys: pa.Array, bound: pa.Scalar) -> pa.Array:
     """Return which keys come before a bound. NaN sorts last, as in databases; Arrow does not order it."""
     if pa.types.is_floating(keys.type) and math.isnan(bound.as_py()):
         return pc.invert(pc.is_nan(keys))
     return pc.less(keys, bound)
 
 
-def _above(low: pa.Scalar, high: pa.Scalar) -> bool:
-    (below,) = _below(pa.array([high.as_py()], high.type), low)
+def _is_above(low: pa.Scalar, high: pa.Scalar) -> bool:
+    (below,) = _are_below(pa.array([high.as_py()], high.type), low)
     return bool(below.as_py())
 
 

@@ -64,7 +64,7 @@ class SessionLog:
     @property
     def older(self) -> Path:
         """Path of the part before the newest, which need not exist."""
-        return _older(self.path)
+        return _older_path(self.path)
 
     def last_cause(self) -> str:
         """Return the last line that says what is wrong, "" if there is none."""
@@ -119,13 +119,13 @@ class SessionLog:
                 shutil.rmtree(self.path.parent, ignore_errors=True)
 
 
-def _older(path: Path) -> Path:
+def _older_path(path: Path) -> Path:
     return path.with_suffix(".older")
 
 
 def _remove(path: Path) -> None:
     """Remove a log with its older part."""
-    for part in (path, _older(path), path.with_suffix(".copy")):
+    for part in (path, _older_path(path), path.with_suffix(".copy")):
         part.unlink(missing_ok=True)
 
 

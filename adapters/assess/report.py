@@ -363,7 +363,7 @@ NOT_COUNTED = "peak of the changes: this database counts none that VENUS can rea
 def watch_changes(
     settings: Settings, found: Assessment, duration_s: float, wait: Callable[[float], None]
 ) -> Assessment:
-    """Return the assessment with the highest rate of changes within this time; `wait` waits so many seconds."""
+    """Return the assessment with the highest rate of changes within this time; `wait` waits for a number of seconds."""
     chosen = settings.source
     request = SurveyRequest(include=chosen.tables, exclude=chosen.exclude, sample_s=0.0)
     readings, until = [], time.monotonic() + duration_s

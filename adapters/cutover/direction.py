@@ -54,7 +54,7 @@ class FallBackPair:
         return open_source(self.settings_to(follower))
 
     def open_target(self, name: str) -> Target:
-        """Return one of the two as a target, as it is while it follows."""
+        """Return one of the two in its role as a target, which it has while it follows."""
         return open_target(self.settings_to(name), name)
 
 

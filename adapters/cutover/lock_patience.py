@@ -40,7 +40,7 @@ class LockPatience:
         self._sleep = sleep
 
     def run(self, step: Callable[[], T], describe_holders: Callable[[], str] = lambda: "") -> T:
-        """Return what the step returns. Raises LockTimeout, with those who may hold the lock, when the time is up."""
+        """Return what the step returns. Raises LockTimeout, with its possible holders, when the time is up."""
         until, deadlocks, before = self._monotonic() + self._wait_s, 0, ""
         while True:
             try:

@@ -26,7 +26,7 @@ from venus.adapters.targets.cutover_contract import (
     SchemaDifference,
     SideOpening,
 )
-from venus.adapters.targets.switching import SideRecord, SideState, Step, SwitchPosition, command_to, find_step
+from venus.adapters.targets.switching import SideRecord, SideState, Step, SwitchPosition, find_step, switch_command
 from venus.adapters.targets.views import TargetTable
 from venus.adapters.targets.way_back import WayBackLoss, find_losses
 from venus.adapters.upper.capture import connect_producer, read_broker_status
@@ -170,7 +170,7 @@ class Switch:
         try:
             yield
         except BaseException:
-            command = command_to(self.name)
+            command = switch_command(self.name)
             with advise(
                 f"the switch is not finished, and neither database may accept writes: `{command}` completes it, "
                 f"`{command} --undo` lets {self.owner.name} accept writes again"
@@ -197,7 +197,7 @@ class Switch:
         if step not in (Step.STOP, Step.OPEN):
             raise Refused(
                 f"the switch to {self.name} is not under way: there is nothing to undo",
-                hint=f"`{command_to(self.owner.name)}` goes back with every write" if step is Step.DONE else "",
+                hint=f"`{switch_command(self.owner.name)}` goes back with every write" if step is Step.DONE else "",
             )
         record = self._record(self.owner, SideState.OPEN, self._number - 1)
         self.run_step(self.follower, self.follower.keep_following)
@@ -225,7 +225,7 @@ class Switch:
                 "added later",
                 hint=f"`venus cutover --target {self.name} --undo`, if it has not been written to",
             )
-        with advise(f"{self.name} accepts writes; `{command_to(self.name)}` lets {self.owner.name} follow it"):
+        with advise(f"{self.name} accepts writes; `{switch_command(self.name)}` lets {self.owner.name} follow it"):
             self._follow()
 
     def _follow(self) -> None:

@@ -55,7 +55,7 @@ class Application(Protocol):
     def close(self) -> None: ...
 
 
-def do(app: Application, *statements: str) -> None:
+def run_transaction(app: Application, *statements: str) -> None:
     """Run statements in one transaction."""
     for statement in statements:
         app.execute(statement)

@@ -77,7 +77,7 @@ class LargeValues:
 
     table: str
     columns: Seq[str]
-    #: Return the number of its rows and of the large ones among them, within so many seconds.
+    #: Return the number of its rows and of the large ones among them, within this many seconds.
     count: Callable[[float], Seq[Any]]
 
 

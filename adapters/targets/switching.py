@@ -144,7 +144,7 @@ def is_switching(*records: SideRecord | None) -> bool:
     return any(r is not None and r.state in (SideState.CLOSED, SideState.STOPPED) for r in records)
 
 
-def command_to(name: str) -> str:
+def switch_command(name: str) -> str:
     """Return the command that makes this database the application's."""
     return "venus fallback" if name == OLD else f"venus cutover --target {name} --fall-back"
 
@@ -159,7 +159,7 @@ def describe_switch(records: Mapping[str, SideRecord | None]) -> tuple[str, str]
     owner = next((r.name for r in known if r.state is SideState.OPEN), "")
     if unfinished is None:
         return owner, ""
-    command = command_to(unfinished.peer)
+    command = switch_command(unfinished.peer)
     if owner == unfinished.peer:
         return owner, f"the switch to {owner} is not finished: `{command}` completes it; only {owner} accepts writes"
     return "", (

@@ -108,7 +108,7 @@ def _group_schemas(schemas: Seq[TableSchema]) -> list[tuple[TableSchema, ...]]:
     return groups
 
 
-#: Polls stay fast for so long after the last change: longer than the gaps of a slow trickle.
+#: Polls stay fast for this long after the last change: longer than the gaps of a slow trickle.
 RECENT_S = 0.5
 
 

@@ -45,7 +45,7 @@ from venus.predicates.syntax import PredicateRefused
 from venus.process.runners import LocalRunner
 from venus.rpc.address import broker_address
 from venus.rpc.admin import AdminClient
-from venus.rpc.conditions import GONE, RELEASED, RELEASING, gone_way_out, uncaptured_problem
+from venus.rpc.conditions import GONE, RELEASED, RELEASING, missing_table_advice, uncaptured_problem
 from venus.text.formatting import suggest_nearest
 
 __all__ = ["VerificationFailed", "VerifyOptions", "run_verify"]
@@ -274,7 +274,7 @@ class _Run:
         elif registered is not None and known is None:
             obstacle = "it is not captured at the source any more"
         elif known and known.reason.startswith(GONE):
-            obstacle = f"it is not at the source any more: {gone_way_out(schema.qualified_name)}"
+            obstacle = f"it is not at the source any more: {missing_table_advice(schema.qualified_name)}"
         elif at_target is not None and loaded is None:
             obstacle = "the target does not have it yet: it comes with its first change"
         elif known and loaded and loaded.schema.version != known.schema.version:

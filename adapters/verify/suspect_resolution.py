@@ -36,7 +36,7 @@ PAUSE_MAX_S = 1.0
 
 @dataclass(slots=True)
 class SettlingResult:
-    """Decided suspects of one table."""
+    """Verdicts on the suspect rows of one table, and those that are still undecided."""
 
     differences: dict[Key, RowDifference] = field(default_factory=dict)
     undecided: dict[Key, str] = field(default_factory=dict)

@@ -292,7 +292,7 @@ class TableComparison:
         return slices or [whole_slice(rows)], rows
 
     def _ranges(self, reader: Reader, rows: int) -> list[Slice]:
-        """Return slices by ranges of the leading key; [] if it has so few values that they would be too large."""
+        """Return slices by ranges of the leading key; [] if it has too few values for slices of that size."""
         wanted = self._slice_rows(reader)
         slices = range_slices(reader.read_split_points(self._subject, wanted))
         # the limit of rows applies to slices only

@@ -72,7 +72,7 @@ def load_data(server: MariaServer, database: str, table: str, files: Sequence[Pa
 
 
 def write_files(folder: Path, rows: Sequence[tuple[str, str, str]], most: int) -> list[Path]:
-    """Write rows to files of so many at most."""
+    """Write rows to files; the number limits the rows of one file."""
     files = []
     for at in range(0, len(rows), most):
         files.append(folder / f"rows-{most}-{at}")
@@ -141,11 +141,11 @@ class MeasuredTarget:
         """Apply everything below an offset."""
         stop = threading.Event()
 
-        def look(report: ApplyReport) -> None:
+        def on_report(report: ApplyReport) -> None:
             if report.offset >= goal:
                 stop.set()
 
-        run_apply(self.settings, "m", stop, look)
+        run_apply(self.settings, "m", stop, on_report)
 
     def results(self, rows: int) -> list[FigureResult]:
         """Return the figures."""

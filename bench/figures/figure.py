@@ -52,7 +52,7 @@ def at_least(what: str, found: float, limit: float, unit: str, *, paper: str = "
 
 
 def times_peer(what: str, ours: float, peer: float | None, goal: float, *, said: str, paper: str = "") -> FigureResult:
-    """Return a line whose goal is so many times a peer's rate. Without a peer it is missed; `said` is the reason."""
+    """Return a line whose goal is a multiple of a peer's rate. Without a peer it is missed; `said` is the reason."""
     return FigureResult(
         what=what,
         ours=f"{ours:,.0f} rows/s" + (f", {ours / peer:.2f} x" if peer else ""),
@@ -64,7 +64,7 @@ def times_peer(what: str, ours: float, peer: float | None, goal: float, *, said:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Return the smallest value that so many percent of all do not exceed."""
+    """Return the percentile by nearest rank: the smallest value that is not below `percent` % of all values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, -(-len(ordered) * percent // 100) - 1)]
 

@@ -43,13 +43,13 @@ def commits(reach: str, *, quick: bool) -> list[float]:
                 producer.wait_until_persisted(half.batch_no)
                 producer.decide(half.batch_no, half.digest, Verdict.COMMIT)
 
-        def note() -> None:
+        def record_decisions() -> None:
             for half in halves:
                 producer.wait_until_decided(half.batch_no)
                 answered.append(time.monotonic())
 
         with ThreadPoolExecutor(2) as pool:
-            working = [pool.submit(decide), pool.submit(note)]
+            working = [pool.submit(decide), pool.submit(record_decisions)]
             start = time.monotonic()
             for n, half in enumerate(halves):
                 time.sleep(max(0.0, start + n / COMMITS_PER_S - time.monotonic()))

@@ -18,7 +18,7 @@ GOAL_PEER_TIMES = 5.0
 #: A half message, a decision, a delivery, each with its answer: less does not carry a cut (VENUS 3.3, figure 4).
 FRAMES_A_CUT = 3
 IDLE_S = {True: 10.0, False: 60.0}
-#: After an idle time the first change is seen in so many milliseconds.
+#: After an idle time the first change is seen within this many milliseconds.
 GOAL_FIRST_MS = 60.0
 
 
@@ -43,7 +43,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     """Measure the figure."""
     count, seconds = (2, 5.0) if quick else (5, 10.0)
     with running(100) as bench:
-        idle = bench.idle(IDLE_S[quick])
+        idle = bench.measure_idle(IDLE_S[quick])
         first = bench.first_ms()
         found = trickle.rounds(bench, count, seconds, peer=True)
     with running(FAST_TX_PER_S) as bench:

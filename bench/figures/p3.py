@@ -21,7 +21,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     with running(100) as bench:
         one = core(rounds(bench, count, seconds, peer=False))
     with running(100, TABLES) as bench:
-        idle = bench.idle(IDLE_S[quick])
+        idle = bench.measure_idle(IDLE_S[quick])
         many = rounds(bench, count, seconds, peer=False)
         across = statistics.median(bench.across_ms(TABLES) for _ in range(count + 1))
     share = sum(idle_shares(idle, IDLE_S[quick]).values())

@@ -18,7 +18,7 @@ SMALL_ROWS = 10
 #: Of two bare COPY streams, rows alone; and of one with key and statistics, the whole command.
 GOAL_ALONE = {NARROW: 0.6, WIDE: 0.8}
 GOAL_FIXED_S = 1.5
-#: pgcopydb reached so much of one COPY with key and statistics, narrow and wide, on this kind of machine.
+#: pgcopydb reached this fraction of the rate of one COPY with key and statistics, narrow and wide, on such a machine.
 PGCOPYDB = {NARROW: 1.07, WIDE: 0.61}
 
 

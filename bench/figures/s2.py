@@ -37,7 +37,7 @@ PAPER = "3.7 to 40.4 times"
 
 
 def some_interests(chance: random.Random, count: int, columns: int, half: float) -> list[Interest]:
-    """Return interests in so many columns, each range twice `half` wide."""
+    """Return interests in this number of columns, each range twice `half` wide."""
     found = []
     for _ in range(count):
         middles = {name: chance.gauss(100, 25) for name in chance.sample(COLUMNS, columns)}
@@ -111,11 +111,11 @@ def compare_indexes(count: int, events: int, rounds: int) -> FigureResult:
     )
     hybrid, single = make_largest_partition(whole), HPartition(whole, size=1)
 
-    def first() -> int:
+    def count_matches() -> int:
         return sum(len(tables.match(n, each)) for n, each in enumerate(come))
 
-    assert first() == len(hybrid.match(together))
-    ours = rate(first, together.count, rounds)
+    assert count_matches() == len(hybrid.match(together))
+    ours = rate(count_matches, together.count, rounds)
     two = rate(lambda: hybrid.match(together), together.count, rounds)
     one = rate(lambda: single.match(together), together.count, rounds)
     return FigureResult(

@@ -1,4 +1,4 @@
-"""T2: 1,000 messages of 1 KB to 20 to 10,000 subscribers (Tensor figure 15): until all of them have all.
+"""T2: 1,000 messages of 1 KB to 20 to 10,000 subscribers (Tensor figure 15): until each has every message.
 
 Up to 1,000 each is gRPC's client with a TCP connection of its own. 10,000 are light ones (`bench.light`): a hundred
 streams on each connection, read by a client that leaves the machine to the broker.
@@ -17,7 +17,7 @@ from bench.subscribers import subscribers
 
 MESSAGES = 1000
 LIMIT_S = {20: 3.0, 100: 3.0, 1000: 3.0, 10_000: 12.0}
-#: From so many on they are light.
+#: From this number on, subscribers are light.
 LIGHT, ON_ONE = 10_000, 100
 PAPER = "12 s, flat from 20 to 10,000"
 

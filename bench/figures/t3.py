@@ -1,8 +1,8 @@
 """T3: the rate of a broker to all its subscribers together (Tensor figure 16), and their number at its maximum.
 
 Each subscriber reads the same backlog, from its beginning, with a credit of 4 MiB. The knee is the smallest number of
-subscribers with 90 % of the highest rate. Brokers and subscribers share this machine: with few cores the subscribers,
-who check and parse what they get, take more of them than the broker, whose CPU is stated.
+subscribers with 90 % of the highest rate. Broker and subscribers share this machine. With few cores the subscribers use
+more CPU than the broker, because they check and parse every message; the figure states the broker's CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KNEE = 0.9
 
 
 def measure_rate(address: str, pid: int, count: int, end: int) -> tuple[float, float]:
-    """Return GB/s to so many subscribers, and GB for a second of the broker's CPU."""
+    """Return GB/s to this number of subscribers, and GB for a second of the broker's CPU."""
     used = ProcessUsage(pid)
     with subscribers([address], count, processes=min(2, count), credit_bytes=4 << 20) as reach:
         found = reach(end)

@@ -43,13 +43,13 @@ class WriteLoad:
     def first_after(self, moment: float) -> float:
         """Return the seconds from a moment to the first commit that began after it and was answered."""
 
-        def look() -> float:
+        def find_silence_s() -> float:
             if self.error is not None:
                 raise self.error
             later = [at for at in self.done[-1000:] if at > moment]
             return later[1] - moment if len(later) > 1 else 0.0  # the first may have been on its way
 
-        return float(wait_for(look, every_s=0.005))
+        return float(wait_for(find_silence_s, every_s=0.005))
 
     def end(self) -> None:
         """Stop the writer."""
@@ -72,7 +72,7 @@ def run_writer(reach: str) -> Iterator[WriteLoad]:
 
 
 def measure_fail_overs(cluster: Brokers, times: int) -> list[float]:
-    """Kill the leader so many times; return the seconds of each."""
+    """Kill the leader repeatedly; return the seconds of each fail-over."""
     chance, taken = random.Random(5), []
     with run_writer(cluster.reach) as writing:
         for _ in range(times):
@@ -101,7 +101,7 @@ def measure_restarts(cluster: Brokers, times: int) -> list[float]:
 
 
 def measure_hand_overs(cluster: Brokers, times: int) -> list[float]:
-    """Stop the leader cleanly so many times; return the longest silence of each."""
+    """Stop the leader cleanly, repeatedly; return the longest silence of each hand-over."""
     taken = []
     with run_writer(cluster.reach) as writing:
         for _ in range(times):
@@ -116,7 +116,7 @@ def measure_hand_overs(cluster: Brokers, times: int) -> list[float]:
 
 
 def measure_resync(cluster: Brokers, nbytes: int) -> float:
-    """Let a follower miss so many bytes; return how many a second it takes up, from when it serves."""
+    """Let a follower miss this number of bytes; return its rate of bytes a second from when it serves."""
     name = cluster.followers()[0]
     cluster.kill(name)
     writer = Writer(cluster.reach)

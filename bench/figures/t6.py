@@ -55,7 +55,7 @@ def rows_served(address: str) -> int:
 
 
 def interrupt_sites(cables: Cables, started: Sets, seconds: float) -> Outage:
-    """Interrupt the cables of all sites for so long."""
+    """Interrupt the cables of all sites for a time."""
     cables.disconnect_all(SITES)
     out_at = time.monotonic()
     time.sleep(seconds / 2)

@@ -96,7 +96,7 @@ class SimulatedReader:
         self.reached = Counter[str]()
         self._stream: Subscriber | None = None
 
-    def come(self, end: int) -> None:
+    def catch_up(self, end: int) -> None:
         """Continue at the last position, and take everything."""
         self._stream = self._connect()
         self.reached[self._stream.address] += 1
@@ -145,7 +145,7 @@ class Readers:
 
     @classmethod
     def of(cls, home: str, position: int) -> Readers:
-        """Return readers at a position that know an address of the home; one of them is guided to a set at Lyon."""
+        """Return readers at a position; the directory sends one to a set at Lyon, the others read at the home."""
         guide = find_by_directory([home], CONSUMER, BUSINESS, NEAR, NONE)
         return cls(
             known=SimulatedReader(home, position, "reader"),
@@ -155,7 +155,7 @@ class Readers:
 
     @property
     def all(self) -> tuple[SimulatedReader, ...]:
-        """All of them."""
+        """All three readers."""
         return self.known, self.guided, self.stranger
 
 
@@ -168,16 +168,16 @@ def disconnect(started: Sets, cables: Cables, sender: Messages, readers: Readers
     cables.disconnect_all(["below"])
     write(sender, away_s)
     cables.reconnect_all(["below"])
-    readers.known.come(sender.end)
+    readers.known.catch_up(sender.end)
     has(started.at("below"), sender.end, BUSINESS)
-    readers.guided.come(sender.end)
+    readers.guided.catch_up(sender.end)
     write(sender, TRIM_S)
     readers.known.follow(sender.end)
-    readers.stranger.come(sender.end)
+    readers.stranger.catch_up(sender.end)
 
 
 def measure_disconnects(times: int, retain: str) -> list[FigureResult]:
-    """Disconnect an access set, a consumer and a reader without a group so many times, after a while without count."""
+    """Disconnect an access set, a consumer and a reader without a group repeatedly, after an uncounted while."""
     chance = random.Random(7)
     with run_sets() as started:
         home = started.start("home", retain=retain, retain_bytes=RETAIN_BYTES, retain_bytes_min=RETAIN_BYTES)
@@ -189,7 +189,7 @@ def measure_disconnects(times: int, retain: str) -> list[FigureResult]:
             wait_for(lambda: nearest_set(home) == "below", every_s=0.2)
             readers = Readers.of(home, sender.end)  # the access set has nothing older in its queue
             for one in readers.all:
-                one.come(sender.end)
+                one.catch_up(sender.end)
             warm_at, left = time.monotonic() + 2 * MEASURE_EVERY_S, times
             while left:
                 disconnect(started, cables, sender, readers, min(AWAY_MAX_S, chance.lognormvariate(0.0, 0.8)))

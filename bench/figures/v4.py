@@ -17,7 +17,7 @@ GOAL_S = 5.0
 
 
 def _kill_two(cluster: Brokers, *, leader: bool = False) -> str:
-    """Kill two brokers, of which one leads unless the `leader` shall be left; return who is left."""
+    """Kill two brokers, of which one leads unless `leader` says to spare it; return the one that is left."""
     first = cluster.leader()
     left = first if leader else max(name for name in NAMES if name != first)
     for name in NAMES:

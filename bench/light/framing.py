@@ -66,7 +66,7 @@ def settings_in(payload: bytes) -> dict[int, int]:
 
 
 def window_update(stream: int, nbytes: int) -> bytes:
-    """Return the frame that lets the other end send so much more, on one stream or (0) on the connection."""
+    """Return the frame that lets the other end send more bytes, on one stream or (0) on the connection."""
     return frame(FrameKind.WINDOW_UPDATE, stream, WORD.pack(nbytes))
 
 

@@ -22,7 +22,7 @@ SEEDS = 3
 SETTLED_CYCLES = 75
 
 
-def complete(work: Coroutine[Any, Any, T]) -> T:
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that waits for nothing."""
     try:
         work.send(None)
@@ -57,14 +57,14 @@ class Cloud:
         node = self.living[address] = OverlayNode[str, str](
             address, self.shape, self, chance=self.chance.randrange, next_stamp=self._next_stamp, receive=receive
         )
-        complete(node.join(self._seeds[address]))
+        run_to_end(node.join(self._seeds[address]))
         return node
 
     def run(self, cycles: int) -> None:
         """Run cycles of all living brokers, each time in another order."""
         for _ in range(cycles):
             for address in self.chance.sample(list(self.living), len(self.living)):
-                complete(self.living[address].run_cycle(self._seeds[address]))
+                run_to_end(self.living[address].run_cycle(self._seeds[address]))
 
     def kill(self, count: int) -> None:
         """Stop some brokers at once."""
@@ -78,7 +78,7 @@ class Cloud:
     def leave(self, address: str) -> None:
         """Let a broker leave."""
         node = self.living.pop(address)
-        complete(node.leave())
+        run_to_end(node.leave())
 
     def clusters(self) -> dict[Identifier, set[str]]:
         """Return the living members of each top cluster."""
@@ -102,7 +102,7 @@ class Cloud:
         for _ in range(count):
             start = self.chance.choice(list(self.living.values()))
             target = self.shape.identifier(self.chance.randrange(self.shape.clusters))
-            found.append((target, complete(start.find(target))))
+            found.append((target, run_to_end(start.find(target))))
         return found
 
     def count_lost(self, sent: list[tuple[Identifier, RoutingResult[str]]]) -> int:

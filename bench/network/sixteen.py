@@ -44,8 +44,8 @@ def start_brokers(folder: Path) -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
 
 
 @contextmanager
-def run_sixteen() -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
-    """Start the brokers in a folder of their own."""
+def start_sixteen_brokers() -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
+    """Start the brokers in a temporary folder; stop them and delete it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="venus-bench-"))
     try:
         with start_brokers(folder) as found:
@@ -55,18 +55,18 @@ def run_sixteen() -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
 
 
 @dataclass(frozen=True, slots=True)
-class RoutedMessages:
-    """Numbers of hops of messages between random brokers and clusters."""
+class HopCounts:
+    """Hops that messages took from a broker to a random cluster, and how many reached the wrong one."""
 
     hops: float
     hops_max: int
     lost: int
 
 
-def route(messages: int) -> RoutedMessages:
+def route(messages: int) -> HopCounts:
     """Route messages from each broker in turn to random clusters."""
     chance, hops, lost = random.Random(1), [], 0
-    with run_sixteen() as (others, access):
+    with start_sixteen_brokers() as (others, access):
         shape = access.overlay.shape
         clusters = {address: _cluster_of(status.cluster) for address, status in others.statuses().items()}
         places = {*clusters.values(), access.overlay.node.cluster}
@@ -77,7 +77,7 @@ def route(messages: int) -> RoutedMessages:
             found = access.call(access.overlay.connections.route(first, RoutedMessage(target=target)))
             hops.append(found.hops)
             lost += found.cluster != min(places, key=lambda one, to=target: shape.distance(one, to))  # type: ignore[misc]
-    return RoutedMessages(statistics.mean(hops), max(hops), lost)
+    return HopCounts(statistics.mean(hops), max(hops), lost)
 
 
 def _cluster_of(text: str) -> Identifier:
@@ -123,8 +123,8 @@ class SharedMatching:
 
 
 def share_matching(count: int, batches: int) -> SharedMatching:
-    """Match changes with so many subscriptions."""
-    with run_sixteen() as (others, access):
+    """Match changes with this number of subscriptions."""
+    with start_sixteen_brokers() as (others, access):
         subscriptions = SkewedSubscriptions(access, count)
         subscriptions.warm_up()
         before, counters = others.matched_pairs(), access.overlay.remote.counters
@@ -150,8 +150,8 @@ class DeathOfMany:
 
 
 def kill_half(count: int, batches: int) -> DeathOfMany:
-    """Kill eight of sixteen brokers that match for so many subscriptions."""
-    with run_sixteen() as (others, access):
+    """Kill eight of sixteen brokers that match for this number of subscriptions."""
+    with start_sixteen_brokers() as (others, access):
         subscriptions = SkewedSubscriptions(access, count)
         subscriptions.match(batches)
         began = time.monotonic()

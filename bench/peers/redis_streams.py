@@ -11,7 +11,7 @@ from typing import Any
 from bench.peers.local import Folder, PeerServer, free_port, messages
 from bench.rounds import Receiver, Round, Sender
 
-#: A pipeline of envelopes has so many; with one at a time Redis would wait for every fsync.
+#: Envelopes in one pipeline; with one at a time Redis would wait for every fsync.
 ENVELOPES = 8
 TAKE = 1000
 

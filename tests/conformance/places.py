@@ -13,10 +13,10 @@ from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server, libpq
 from venus.adapters.dialects.mysql.proving import MysqlApplication, MysqlScratch
 from venus.adapters.dialects.postgresql.proving import PostgresScratch
-from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.proving_contract import Application, Place, run_transaction
 from venus.adapters.dialects.sqlite.proving import SqliteScratch
 
-__all__ = ["Application", "MariaPlace", "Place", "PostgresPlace", "SqlitePlace", "do"]
+__all__ = ["Application", "MariaPlace", "Place", "PostgresPlace", "SqlitePlace", "run_transaction"]
 
 
 class PostgresPlace(PostgresScratch):

@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 
 from tests.conformance.place_oracle import StandInPlace
-from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace, do
+from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace, run_transaction
 from tests.support.databases.postgres import libpq
 from tests.support.waiting import eventually
 from venus.adapters.dialects.contract import Source
@@ -39,7 +39,7 @@ def limited_source(place: Place, app: Application) -> Iterator[Source]:
     """Capture two tables with limited logs."""
     t = place.types
     for name in ("item", "shelf"):
-        do(app, f"CREATE TABLE {name} (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})")
+        run_transaction(app, f"CREATE TABLE {name} (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})")
     if isinstance(place, StandInPlace):
         place.standin.server.execute("INSERT INTO SESSION_PRIVS VALUES ('CREATE JOB')", "DICTIONARY")
         source: Source = OracleSource(place.standin, OracleOptions(log=LogLimits(rows_max=ROWS_MAX)))

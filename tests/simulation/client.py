@@ -46,18 +46,18 @@ class Lane:
         self._sent_at = self._loop.now
         work, _, kind = self._waiting[0]
         bad = self._network.bad_calls.get((self.name, kind), GOOD_CALLS)
-        if self._network.passes(self.name, "@") and not self._chance(bad.lost):
+        if self._network.passes(self.name, "@") and not self._happens(bad.lost):
             self._loop.after(self._network.coordinator_delay(), self._serve, self._number, work, bad)
         self._loop.after(TIMEOUT_S, self._end, self._number, None, False)
 
-    def _chance(self, of: float) -> bool:
+    def _happens(self, of: float) -> bool:
         return of > 0 and self._loop.random.random() < of
 
     def _serve(self, number: int, work: Work, bad: BadCalls) -> None:
         if self._coordinator.away:
             return
         result = work()
-        if self._network.passes("@", self.name) and not self._chance(bad.unheard):
+        if self._network.passes("@", self.name) and not self._happens(bad.unheard):
             delay = self._network.coordinator_delay() + bad.late_s * self._loop.random.random()
             self._loop.after(delay, self._end, number, result, True)
 

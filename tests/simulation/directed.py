@@ -72,11 +72,11 @@ def cast(world: World) -> Generator[float | Callable[[], bool], None, list[Host]
     return [leader, *(host for host in world.hosts.values() if host is not leader)]
 
 
-def _in_sync(world: World, *hosts: Host) -> Callable[[], bool]:
+def _until_in_sync(world: World, *hosts: Host) -> Callable[[], bool]:
     return lambda: world.coordinator.record.in_sync == {host.me for host in hosts}
 
 
-def _leads(host: Host) -> Callable[[], bool]:
+def _until_leader(host: Host) -> Callable[[], bool]:
     return lambda: host.world.leader is host
 
 
@@ -91,7 +91,7 @@ def _kill(host: Host) -> None:
     host.disk.crash()
 
 
-def _elects(*hosts: Host) -> Callable[[], bool]:
+def _until_elected(*hosts: Host) -> Callable[[], bool]:
     return lambda: any(host.replica._elections._running is not None for host in hosts)
 
 
@@ -134,7 +134,7 @@ def _tail(world: World, a: Host, b: Host, c: Host) -> Script:
     _kill(a)
     world.network.cut.clear()
     world.network.cut |= lines([b], [c])
-    yield _leads(c)
+    yield _until_leader(c)
 
 
 def _tail_and_a_slow_log(world: World) -> Generator[float | Callable[[], bool], None, Host]:
@@ -193,7 +193,7 @@ def _answer_of_an_older_term(world: World) -> Script:
     yield lambda: bool(tap.kept) and b.disk.durable_end == c.disk.content.end + 1
     _kill(a)
     world.network.cut.clear()
-    yield _leads(c)
+    yield _until_leader(c)
     late = tap.kept[0].answer
     assert isinstance(late, m.Entries)
     yield lambda: b.disk.durable_end == late.first and b.replica.position.last_term > late.term
@@ -225,7 +225,7 @@ def _late_trimmed(world: World) -> Script:
     a, b, c = yield from cast(world)
     tap = _EventTap(a, b, lambda answer: isinstance(answer, m.LogTrimmed))
     world.network.cut |= lines([b], [a])
-    yield _in_sync(world, a, c)
+    yield _until_in_sync(world, a, c)
     behind = b.disk.content.end
     yield lambda: len(a.disk.content.applied) > behind + 1
     a.log.order(("trim", len(a.disk.content.applied) + 1))
@@ -242,7 +242,7 @@ def _high_unheard(world: World) -> Script:
     a, b, c = yield from cast(world)
     c.stopping = True
     world.coordinator.leave(c.me)
-    yield _in_sync(world, a, b)
+    yield _until_in_sync(world, a, b)
     world.rate, b.disk.lag_s = 0.0, 0.05
     yield lambda: a.disk.content.end == b.replica.high + 1 == c.disk.durable_end
     index = a.disk.content.end
@@ -256,7 +256,7 @@ def _high_unheard(world: World) -> Script:
     c.disk.lag_s = 2.0
     c.stopping = False
     c.lease_again()
-    yield _leads(b)
+    yield _until_leader(b)
     yield 1.5
 
 
@@ -264,10 +264,10 @@ def _one_comes_back(world: World) -> Script:
     """Let a complete broker return while the others, which are incomplete, elect without it."""
     a, b, *rest = yield from cast(world)
     world.network.cut |= lines(rest, world.hosts.values())
-    yield _in_sync(world, a, b)
+    yield _until_in_sync(world, a, b)
     _kill(a)
     _kill(b)
-    yield _elects(*rest)
+    yield _until_elected(*rest)
     b.start()
     b.draining = True  # so that it leaves elections to others
     b.lease_again()
@@ -278,9 +278,9 @@ def _living_unheard(world: World) -> Script:
     """Let a broker learn only from the record that the leader has its lease again."""
     a, *rest = yield from cast(world)
     world.network.cut |= lines(rest, world.hosts.values())
-    yield _in_sync(world, a)
+    yield _until_in_sync(world, a)
     world.network.cut |= lines([a])
-    yield _elects(*rest)
+    yield _until_elected(*rest)
     elects = _who_elects(*rest)
     elects.deaf = True
     world.network.cut |= lines([host for host in rest if host is not elects])
@@ -294,14 +294,14 @@ def _swap_across_leases(world: World) -> Script:
     a, b, c, *rest = yield from cast(world)
     network, coordinator = world.network, world.coordinator
     network.cut |= lines([c, *rest], world.hosts.values())
-    yield _in_sync(world, a, b)
+    yield _until_in_sync(world, a, b)
     yield lambda: a.replica.refusal(world.loop.now) == ""
     network.bad_calls[a.name, "leases"] = BadCalls(lost=1.0)
     yield lambda: coordinator.lease_of(a.me) - world.loop.now < 0.05
     network.bad_calls[a.name, "swaps"] = BadCalls(late_s=0.9)
     network.cut |= lines([b])
     coordinator.leave(b.me)
-    yield _elects(c, *rest)
+    yield _until_elected(c, *rest)
     elects = _who_elects(c, *rest)
     network.cut |= {("@", elects.name), *lines([host for host in (c, *rest) if host is not elects])}
     network.bad_calls.pop((a.name, "leases"))

@@ -180,10 +180,10 @@ def _bad_network(world: World, seconds: float) -> None:
 def _coordinator_away(world: World, seconds: float) -> None:
     world.coordinator.away = True
 
-    def back() -> None:
+    def restore_coordinator() -> None:
         world.coordinator.away = False
 
-    world.loop.after(seconds * 2, back)
+    world.loop.after(seconds * 2, restore_coordinator)
 
 
 def _slow_coordinator(world: World, seconds: float) -> None:
@@ -345,11 +345,11 @@ def _blink(world: World, _: float) -> None:
     names = list(world.hosts)
     cut(world, {(a, b) for a in names for b in names if a != b}, world.patience.lag_s + LEASE_S + 2.0)
 
-    def back(life: int) -> None:
+    def start_when_lease_ends(life: int) -> None:
         if leader.life != life or leader.up:
             return
         if world.coordinator.lease_of(leader.me) > world.loop.now:
-            world.loop.after(0.05, back, life)
+            world.loop.after(0.05, start_when_lease_ends, life)
         else:
             restart_after(world, leader, 0.6 * world.loop.random.random())
 
@@ -357,7 +357,7 @@ def _blink(world: World, _: float) -> None:
         if leader.life == life and leader.up and world.loop.now < world.cruel_until:
             leader.end()
             leader.disk.crash()
-            back(leader.life)
+            start_when_lease_ends(leader.life)
 
     world.loop.after(world.patience.lag_s + 0.5, die, leader.life)
 

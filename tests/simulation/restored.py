@@ -1,4 +1,4 @@
-"""Histories in which data directories are restored from backups; they are separate, so other seeds keep their meaning.
+"""Histories in which data directories are restored from backups; they leave the results of other seeds as they are.
 
 A store that returns older than it was is another member (venus/broker/replicas/store_identity.py). Its log begins like
 the others', and may end with entries that the others have truncated since.

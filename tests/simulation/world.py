@@ -153,7 +153,7 @@ class World:
         self.loop.run_until(end, lambda: self.loop.now >= self.cruel_until)
         self.loop.say("everything is whole again")
         faults.heal(self)
-        if self.dead():
+        if self.has_lost_every_copy():
             self.loop.counts["no broker has everything any more"] += 1
             return
         self._wait_until_led()
@@ -163,7 +163,7 @@ class World:
             self._fail_over()
         self.judge.check_final_state()
 
-    def dead(self) -> bool:
+    def has_lost_every_copy(self) -> bool:
         """Return whether every complete broker has lost its disk: then no broker may lead under consistency."""
         record = self.coordinator.record
         stores = {host.me for host in self.hosts.values()}

@@ -51,7 +51,7 @@ class Shop:
             for statement in statements:
                 connection.execute(statement)
 
-    def has(self, rows: list[tuple[int, int]]) -> bool:
+    def has_rows(self, rows: list[tuple[int, int]]) -> bool:
         return self.rows() == rows
 
     def rows(self) -> list[tuple[int, int]]:
@@ -128,7 +128,7 @@ def test_two_pipelines_run_in_one_process_and_stop_from_another_thread(open_shop
     for number, shop in enumerate(shops):
         shop.write(f"INSERT INTO orders VALUES (9, {number})")
     for number, shop in enumerate(shops):
-        eventually(partial(shop.has, [(1, 10), (9, number)]), "its own rows only")
+        eventually(partial(shop.has_rows, [(1, 10), (9, number)]), "its own rows only")
     with pytest.raises(Refused, match="runs already"):
         pipelines[0].run(for_s=0)
     for pipeline, thread in zip(pipelines, threads, strict=True):

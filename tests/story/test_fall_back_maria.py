@@ -226,11 +226,11 @@ def test_a_value_that_the_old_database_would_alter_is_quarantined(pair: ShopPair
     pair.new("UPDATE orders SET what = 'follows'")
     pipeline.until(lambda: pair.old("SELECT what FROM orders") == [("follows",)], "the other table to follow")
 
-    def waiting_sessions() -> list[str]:
+    def quarantined_keys() -> list[str]:
         document = pipeline.ask("quarantine", "list", "--target", "@source", code=(0, 1))
         return [row["key"] for row in document["quarantine"]["@source"]]
 
-    pipeline.until(lambda: len(waiting_sessions()) == len(_UNLIKE), "the rows to wait", every_s=0.5)
+    pipeline.until(lambda: len(quarantined_keys()) == len(_UNLIKE), "the rows to wait", every_s=0.5)
     assert pair.old("SELECT name FROM label ORDER BY name") == [("A",), ("good",)]
     assert pipeline.venus(*BACK, *QUIET, code=3).err.count("quarantine")
 

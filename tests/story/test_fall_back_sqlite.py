@@ -223,14 +223,14 @@ def test_values_that_the_old_file_would_alter_wait_and_new_columns_follow(pair: 
     pipeline.until(lambda: len(pair.old("SELECT 1 FROM orders")) == 3, "the other table to follow")
     assert pair.old("SELECT weight FROM orders ORDER BY no") == [(1.5,), (1.5,), (7.25,)]
 
-    def waiting_sessions() -> list[str]:
+    def quarantined_keys() -> list[str]:
         document = pipeline.ask("quarantine", "list", "--target", "@source", code=(0, 1))
         return [row["key"] for row in document["quarantine"]["@source"]]
 
-    pipeline.until(lambda: len(waiting_sessions()) == 1, "the row to wait", every_s=0.5)
+    pipeline.until(lambda: len(quarantined_keys()) == 1, "the row to wait", every_s=0.5)
     assert pipeline.venus(*BACK, *QUIET, code=3).err.count("quarantine")
     pair.new("UPDATE customer SET since = '2026-01-01' WHERE name = 'never'")
-    pipeline.until(lambda: len(waiting_sessions()) == 2, "the next change of the row to wait behind it", every_s=0.5)
+    pipeline.until(lambda: len(quarantined_keys()) == 2, "the next change of the row to wait behind it", every_s=0.5)
     with closing(pair.connect_old()) as connection:  # damage that only the owner of the file can cause
         connection.execute(f"DROP TRIGGER venus_reject_u_{number_of(pair, 'customer'):05}")
         connection.execute("UPDATE customer SET name = 'damaged' WHERE id = 1")
@@ -238,7 +238,7 @@ def test_values_that_the_old_file_would_alter_wait_and_new_columns_follow(pair: 
     pipeline.venus("resync", "customer", "--target", "@source")
     pipeline.until(lambda: pair.old("SELECT name FROM customer WHERE id = 1") == [("ann",)], "the resync", every_s=0.2)
     pipeline.until(lambda: "resyncing" not in pipeline.venus("status", code=(0, 1)).out, "its end", every_s=0.5)
-    assert waiting_sessions() == []
+    assert quarantined_keys() == []
     assert pipeline.ask("verify")["verdict"] == "same"
     assert pair.switch(*BACK)["equal"]
     pair.old("INSERT INTO orders (customer, weight) VALUES (1, 2)")

@@ -70,9 +70,9 @@ class FieldRun:
             self.source.run(text)
             in_transaction = text == "BEGIN" or (in_transaction and text != "COMMIT")
             if live and not in_transaction:
-                self.e2e.until(lambda: self.e2e._level() or self.reasons(), f"the target behind {text}")
+                self.e2e.until(lambda: self.e2e.has_caught_up() or self.reasons(), f"the target behind {text}")
 
-    def different(self) -> dict[str, str]:
+    def find_differences(self) -> dict[str, str]:
         """Return the tables that differ from the source, with the rows that only one side has."""
         found = {}
         for namespace, name in self.source.tables():
@@ -92,7 +92,9 @@ class FieldRun:
         """Return whether exactly the expected tables are named, and all others are equal."""
         reasons = self.reasons()
         words = {name: re.search(said, reasons.get(name, "")) is not None for name, said in self.named.items()}
-        return all(words.values()) and set(reasons) == set(self.named) and set(self.different()) <= set(self.named)
+        return (
+            all(words.values()) and set(reasons) == set(self.named) and set(self.find_differences()) <= set(self.named)
+        )
 
     def apply_remedies(self) -> None:
         """Run `venus install-triggers`, then `venus resync` for each named table that still exists."""
@@ -125,7 +127,7 @@ def field_run(request: pytest.FixtureRequest, case: str, tmp_path: Path, second_
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_from_the_field_is_carried_or_named_with_a_remedy(case: str, live: bool, field_run: FieldRun) -> None:
     field_run.begin()
-    assert field_run.different() == {}
+    assert field_run.find_differences() == {}
     if not live:
         field_run.e2e.stop("capture")
     field_run.change(live=live)
@@ -134,11 +136,13 @@ def test_a_case_from_the_field_is_carried_or_named_with_a_remedy(case: str, live
     try:
         field_run.e2e.until(field_run.is_as_expected, "the case to end as expected")
     except AssertionError:
-        raise AssertionError(f"{field_run.reasons()}, different: {field_run.different()}") from None
+        raise AssertionError(f"{field_run.reasons()}, different: {field_run.find_differences()}") from None
     if field_run.named:
         field_run.apply_remedies()
         gone = {name for name, why in field_run.named.items() if "is gone" in why}
-        field_run.e2e.until(lambda: not field_run.different() and set(field_run.reasons()) == gone, "the way out")
+        field_run.e2e.until(
+            lambda: not field_run.find_differences() and set(field_run.reasons()) == gone, "the way out"
+        )
 
 
 #: The rows of case 12 whose values fit no type after its changes.

@@ -65,7 +65,7 @@ def image(debian: Path, tmp_path: Path) -> Iterator[Stage]:
         pytest.skip("only root may carry out the steps")
     mounted: list[Path] = []
 
-    def base(name: str) -> Path:
+    def mount_base_image(name: str) -> Path:
         assert name == "python:3.11-slim-bookworm"
         root = tmp_path / f"root{len(mounted)}"
         subprocess.run(["cp", "-ax", "--reflink=auto", str(debian), str(root)], check=True)
@@ -83,7 +83,7 @@ def image(debian: Path, tmp_path: Path) -> Iterator[Stage]:
         return root
 
     try:
-        yield build(ROOT / "docker" / "Dockerfile", ROOT, base, ENVIRON, EXTRAS="[oracle]")
+        yield build(ROOT / "docker" / "Dockerfile", ROOT, mount_base_image, ENVIRON, EXTRAS="[oracle]")
     finally:
         for root in mounted:
             subprocess.run(["umount", str(root / "dev"), str(root / "proc")], check=True)

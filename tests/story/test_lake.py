@@ -35,7 +35,7 @@ def write(pipeline: Pipeline, statement: str) -> None:
         connection.execute(statement)
 
 
-def current(pipeline: Pipeline) -> dict[int, str]:
+def read_newest_state(pipeline: Pipeline) -> dict[int, str]:
     """Read the newest state; retry if it was replaced twice meanwhile, because only one older state is kept."""
     while True:
         try:
@@ -73,18 +73,18 @@ def test_a_folder_is_loaded_followed_killed_paused_and_resynced(pipeline: Pipeli
     assert "is loaded already" in again.out
     write(pipeline, "UPDATE t SET v = 'zwei' WHERE id = 2")
     write(pipeline, "DELETE FROM t WHERE id = 1")
-    pipeline.until(lambda: current(pipeline) == {2: "zwei"}, "the changes")
+    pipeline.until(lambda: read_newest_state(pipeline) == {2: "zwei"}, "the changes")
     pipeline.kill("sync")
     pipeline.venus("pause", "--target", "lake")
     pipeline.start("sync", "sync", "--json")
     write(pipeline, "INSERT INTO t VALUES (3, 'drei')")
     pipeline.until(lambda: "paused" in str(pipeline.status()["problems"]), "the pause")
-    assert current(pipeline) == {2: "zwei"}
+    assert read_newest_state(pipeline) == {2: "zwei"}
     pipeline.venus("resume", "--target", "lake")
-    pipeline.until(lambda: current(pipeline) == {2: "zwei", 3: "drei"}, "the rest")
+    pipeline.until(lambda: read_newest_state(pipeline) == {2: "zwei", 3: "drei"}, "the rest")
     pipeline.venus("resync", "t", "--target", "lake")
     pipeline.until(lambda: pipeline.status()["targets"][0]["tables"][0]["state"] == "ACTIVE", "the resync")
-    assert current(pipeline) == {2: "zwei", 3: "drei"}
+    assert read_newest_state(pipeline) == {2: "zwei", 3: "drei"}
     pipeline.wait_until_caught_up("lake")
     shown = pipeline.venus("status", code=(0, 1)).out
     assert "target lake" in shown

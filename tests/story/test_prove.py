@@ -25,7 +25,7 @@ from tests.support.ports import free_port
 from tests.support.processes import forked
 from tests.support.waiting import eventually
 from venus.adapters.dialects.postgresql.proving import PostgresScratch
-from venus.adapters.dialects.proving_contract import Application, ScratchSchema, do, open_scratch
+from venus.adapters.dialects.proving_contract import Application, ScratchSchema, open_scratch, run_transaction
 from venus.adapters.dialects.sqlite.proving import SqliteScratch
 from venus.cli.prove.rehearsal import PLANS, STATEMENTS, Rehearsal
 from venus.cli.prove.results import Details, ProofReport, describe_failure
@@ -263,7 +263,7 @@ class NoTriggerScratch(PostgresScratch):
 
     def connect(self) -> Application:
         app = super().connect()
-        do(app, "SET session_replication_role = replica")
+        run_transaction(app, "SET session_replication_role = replica")
         return app
 
 
@@ -295,7 +295,7 @@ class UncleanScratch(SqliteScratch):
     def clear(self) -> None:
         super().clear()
         with closing(self.connect()) as app:
-            do(app, "CREATE TABLE IF NOT EXISTS left_over (id INTEGER PRIMARY KEY)")
+            run_transaction(app, "CREATE TABLE IF NOT EXISTS left_over (id INTEGER PRIMARY KEY)")
 
 
 def test_objects_that_stay_behind_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def stable_lines(lines: list[str]) -> list[str]:
     return [re.sub(r"(?<=main)  .*|127\.0\.0\.1:\d+| · load \d+%", "", line).rstrip() for line in lines]
 
 
-def equal(walk: DocumentShell, target: str, tables: set[str]) -> bool:
+def has_equal_counts(walk: DocumentShell, target: str, tables: set[str]) -> bool:
     return all(
         query(walk.pipeline.targets[target], f"SELECT count(*) FROM {table}")
         == walk.shop(f"SELECT count(*) FROM {table}")
@@ -131,12 +131,12 @@ def test_the_commands_of_the_walk_work(walk: DocumentShell, monkeypatch: pytest.
     assert {name for (name,) in query(walk.pipeline.targets["eu"], TABLES)} == SALES
     assert {name for (name,) in query(walk.pipeline.targets["asia"], TABLES)} == {"products"}
     walk.insert_customer(9001)
-    until(lambda: equal(walk, "eu", SALES), "the target of eu", every_s=0.2)
+    until(lambda: has_equal_counts(walk, "eu", SALES), "the target of eu", every_s=0.2)
     until(lambda: (walk.run_line(targets[-1]) or Answer(1, "", "")).code == 0, "a healthy status", every_s=0.5)
 
     walk.run_line(lost[0])
     walk.insert_customer(9002)
-    until(lambda: equal(walk, "eu", SALES), "the target to continue at us")
+    until(lambda: has_equal_counts(walk, "eu", SALES), "the target to continue at us")
     until(lambda: "hq -> tandem -> us" in (walk.run_line(lost[1]) or Answer(1, "", "")).out, "the path", every_s=0.5)
     drawn_now = walk.run_line(lost[2])
     assert drawn_now is not None
@@ -146,8 +146,8 @@ def test_the_commands_of_the_walk_work(walk: DocumentShell, monkeypatch: pytest.
     walk.run_line(back[0])
     walk.insert_customer(9003)
     until(lambda: (walk.run_line(back[1]) or Answer(1, "", "")).code == 0, "eu to be back", every_s=0.5)
-    until(lambda: equal(walk, "eu", SALES), "the target of eu")
-    until(lambda: equal(walk, "asia", {"products"}), "the target of asia")
+    until(lambda: has_equal_counts(walk, "eu", SALES), "the target of eu")
+    until(lambda: has_equal_counts(walk, "asia", {"products"}), "the target of asia")
     verified = walk.run_line(back[2])
     assert verified is not None
     assert "the broker set here mirrors customers, order_lines, orders only" in verified.out + verified.err

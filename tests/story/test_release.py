@@ -63,7 +63,7 @@ class Shop:
             cursor.execute(query)
             return list(cursor.fetchall())
 
-    def equal(self, table: str, target: str = "main") -> bool:
+    def is_equal(self, table: str, target: str = "main") -> bool:
         """Return whether a table is the same at both ends."""
         query = f"SELECT * FROM {table} ORDER BY 1"
         return [tuple(r) for r in self.run(query)] == [tuple(r) for r in self.run_at_target(query, target)]
@@ -159,15 +159,15 @@ def test_one_busy_table_leaves_capture_and_returns(shop: Shop) -> None:
     pipeline.wait_until_caught_up("main")
     wait_until_healthy(shop)
     then = shop.run_at_target("SELECT * FROM busy ORDER BY 1")
-    assert shop.equal("line")
-    assert not shop.equal("busy")
+    assert shop.is_equal("line")
+    assert not shop.is_equal("busy")
     check_messages(shop, name)
 
     pipeline.venus("install-triggers")
     shop.run("DELETE FROM line WHERE id > 1", "DELETE FROM busy WHERE id > 2", "INSERT INTO busy VALUES (3, 'three')")
-    pipeline.until(lambda: shop.equal("busy"), "busy to be equal", every_s=0.2)
+    pipeline.until(lambda: shop.is_equal("busy"), "busy to be equal", every_s=0.2)
     assert shop.run_at_target("SELECT * FROM busy ORDER BY 1") != then
-    pipeline.until(lambda: shop.equal("line"), "line to be equal", every_s=0.2)
+    pipeline.until(lambda: shop.is_equal("line"), "line to be equal", every_s=0.2)
     wait_until_healthy(shop)
     assert pipeline.status()["released"] == ()
     assert pipeline.ask("verify")["verdict"].lower() == "same"
@@ -260,8 +260,8 @@ def test_an_uncaptured_table_is_left_out_and_named(shop: Shop) -> None:
     assert f"{name} is not captured any more; 1 change in its log was left out" in said
     assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
     pipeline.start("sync", "sync")
-    pipeline.until(lambda: shop.equal("line"), "line to be equal", every_s=0.2)
+    pipeline.until(lambda: shop.is_equal("line"), "line to be equal", every_s=0.2)
     wait_until_healthy(shop)
     pipeline.venus("install-triggers")
-    pipeline.until(lambda: shop.equal("busy"), "busy to be equal", every_s=0.2)
+    pipeline.until(lambda: shop.is_equal("busy"), "busy to be equal", every_s=0.2)
     pipeline.ask("uninstall-triggers")

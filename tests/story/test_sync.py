@@ -52,13 +52,13 @@ def check_arrival(pipeline: Pipeline, number: int) -> None:
     """Write a row and wait until the target has it."""
     write(pipeline, f"INSERT INTO t VALUES ({number})")
 
-    def there() -> bool:
+    def has_row() -> bool:
         with closing(psycopg2.connect(libpq(pipeline.targets["main"]))) as connection:
             cursor = connection.cursor()
             cursor.execute("SELECT 1 FROM t WHERE id = %s", (number,))
             return cursor.fetchone() is not None
 
-    pipeline.until(there, f"row {number}", every_s=0.1)
+    pipeline.until(has_row, f"row {number}", every_s=0.1)
 
 
 def loops(pipeline: Pipeline) -> dict[str, psutil.Process]:

@@ -48,13 +48,13 @@ class RunningPipeline:
     def wait_for_rows(self, target: str, table: str, rows: list[tuple[Any, ...]]) -> None:
         """Wait until a target's table has exactly these rows."""
 
-        def equal() -> bool:
+        def has_rows() -> bool:
             try:
                 return self.run_at(target, f"SELECT * FROM {table} ORDER BY 1") == rows
             except (psycopg2.errors.UndefinedTable, psycopg2.OperationalError):
                 return False
 
-        self.pipeline.until(equal, f"{table} at {target} to be {rows}", every_s=0.2)
+        self.pipeline.until(has_rows, f"{table} at {target} to be {rows}", every_s=0.2)
 
     def create_table(self, name: str) -> None:
         """Create a table with one row."""

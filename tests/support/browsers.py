@@ -61,7 +61,7 @@ def run_browser() -> Iterator[Browser]:
             browser.close()
 
 
-def _free(browser: Browser) -> Page:
+def _take_free_page(browser: Browser) -> Page:
     """Return an unused page; a new one takes half a second, mostly for a process of its own."""
     pages = [page for context in browser.contexts for page in context.pages]
     return next((page for page in pages if page.url == _NOTHING), None) or browser.new_page()
@@ -70,7 +70,7 @@ def _free(browser: Browser) -> Page:
 @contextmanager
 def open_page(browser: Browser, url: str, *, width: int = 1280, dark: bool = False) -> Iterator[WatchedPage]:
     """Open a page, 900 pixels high."""
-    page = _free(browser)
+    page = _take_free_page(browser)
     page.set_default_timeout(1000 * TIMEOUT_S)
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme="dark" if dark else "light")

@@ -28,7 +28,7 @@ def generate(out: Path) -> None:
         raise SystemExit("protoc failed")
 
 
-def stale() -> list[str]:
+def stale_files() -> list[str]:
     """Return the generated files that differ from the current output of protos/."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
@@ -43,5 +43,5 @@ def stale() -> list[str]:
 if __name__ == "__main__":
     if "--check" not in sys.argv:
         generate(ROOT)
-    elif names := stale():
+    elif names := stale_files():
         raise SystemExit(f"venus/wire is out of date ({', '.join(names)}): run `make protos`")

@@ -84,12 +84,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     levels = config.getoption("level")
     if levels is None:
         return
-    deselected = [item for item in items if _level(item) not in levels]
+    deselected = [item for item in items if _find_level(item) not in levels]
     config.hook.pytest_deselected(items=deselected)
-    kept = [item for item in items if _level(item) in levels]
+    kept = [item for item in items if _find_level(item) in levels]
     items[:] = sorted(kept, key=lambda item: ORDER.index(_folder(item.path, config)))
 
 
-def _level(item: pytest.Item) -> str | None:
+def _find_level(item: pytest.Item) -> str | None:
     marks = [mark.name for mark in item.iter_markers()]
     return None if "oracle" in marks else level_of(_folder(item.path, item.config), marks)

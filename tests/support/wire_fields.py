@@ -23,7 +23,7 @@ _TYPES = {
 }
 
 
-def current() -> list[str]:
+def current_lines() -> list[str]:
     """Return a line for each current field, enum value and call."""
     lines: list[str] = []
     for file in FILES:
@@ -58,7 +58,7 @@ def _enum(enum: EnumDescriptor) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    if gone := set(known_lines()) - set(current()) if KNOWN.exists() else set():
+    if gone := set(known_lines()) - set(current_lines()) if KNOWN.exists() else set():
         sys.stderr.write(f"not added to: {', '.join(sorted(gone))} changed or went\n")
         raise SystemExit(1)
-    KNOWN.write_text("\n".join(current()) + "\n")
+    KNOWN.write_text("\n".join(current_lines()) + "\n")

@@ -175,7 +175,7 @@ class Line:
     broker: Broker
     taken: list[FrameContent]
 
-    def come(self, *frames: bytes) -> None:
+    def receive(self, *frames: bytes) -> None:
         """Let the broker send bytes, and read them."""
         data = b"".join(frames)
         self.broker.say(data)
@@ -230,7 +230,7 @@ def test_requests_are_answered_and_unknown_frames_ignored(line: Line) -> None:
     ping = framing.frame(FrameKind.PING, payload=b"12345678")
     ack = framing.frame(FrameKind.PING, payload=b"abcdefgh", flags=ACK)
     unknown = framing.HEAD.pack(0, 3, 99, END_STREAM, 1) + b"abc"
-    line.come(
+    line.receive(
         framing.settings({Setting.ENABLE_PUSH: 0}), framing.frame(FrameKind.SETTINGS, flags=ACK), unknown, ping, ack
     )
 
@@ -242,8 +242,8 @@ def test_windows_are_returned_when_half_is_used(line: Line, monkeypatch: pytest.
     monkeypatch.setattr(light_connection, "STREAM_BYTES", 1000)
     monkeypatch.setattr(light_connection, "CONNECTION_BYTES", 2000)
     begun = framing.message(bytes(5000))
-    line.come(framing.frame(FrameKind.DATA, 1, begun[:400]), framing.frame(FrameKind.DATA, 1, begun[400:600]))
-    line.come(framing.frame(FrameKind.DATA, 1, begun[600:999]), framing.frame(FrameKind.DATA, 1, begun[999:1300]))
+    line.receive(framing.frame(FrameKind.DATA, 1, begun[:400]), framing.frame(FrameKind.DATA, 1, begun[400:600]))
+    line.receive(framing.frame(FrameKind.DATA, 1, begun[600:999]), framing.frame(FrameKind.DATA, 1, begun[999:1300]))
 
     assert line.broker.receive_frames() == [
         (FrameKind.WINDOW_UPDATE, 0, 1, WORD.pack(600)),
@@ -256,14 +256,14 @@ def test_the_windows_of_the_broker_are_respected(line: Line) -> None:
     send, stream, much = line.connection.send, line.stream, bytes(60_000)
 
     assert send(stream, much)
-    line.come(framing.window_update(0, 200_000))
+    line.receive(framing.window_update(0, 200_000))
     assert not send(stream, much), "the stream's is used"
-    line.come(framing.window_update(1, 60_000))
+    line.receive(framing.window_update(1, 60_000))
     assert send(stream, much)
     assert not send(stream, much)
-    line.come(framing.settings({Setting.INITIAL_WINDOW_SIZE: 65535 + 60_000}))
+    line.receive(framing.settings({Setting.INITIAL_WINDOW_SIZE: 65535 + 60_000}))
     assert send(stream, much)
-    line.come(framing.window_update(1, 200_000))
+    line.receive(framing.window_update(1, 200_000))
     assert send(stream, much)
     assert not send(stream, much), "the connection's is used"
     assert line.connection.open(8, "group-8", FrameCache()).room == 65535 + 60_000
@@ -283,9 +283,9 @@ def test_the_windows_of_the_broker_are_respected(line: Line) -> None:
     ],
 )
 def test_every_end_of_a_stream_is_a_failure(line: Line, frame: bytes, why: str) -> None:
-    line.come(framing.frame(FrameKind.HEADERS, 1, b"\x88", END_HEADERS))  # the response has begun
+    line.receive(framing.frame(FrameKind.HEADERS, 1, b"\x88", END_HEADERS))  # the response has begun
     with pytest.raises(ConnectionError, match=why):
-        line.come(frame)
+        line.receive(frame)
 
 
 def test_a_closed_connection_is_a_failure(line: Line) -> None:

@@ -47,7 +47,7 @@ def assess(
     watch: Annotated[
         str,
         typer.Option(
-            "--watch", metavar="TIME", help="Also watch the changes for so long (90s, 10m, 2h), and show the peak."
+            "--watch", metavar="TIME", help="Also watch the changes for this long (90s, 10m, 2h), and show the peak."
         ),
     ] = "",
     suggest_masks: Annotated[

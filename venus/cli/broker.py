@@ -48,7 +48,7 @@ def broker(
     run.log_to_stderr(logging.INFO)
     data_dir = settings.broker.data_dir.resolve()
 
-    def ready(addresses: Addresses) -> None:
+    def announce_ready(addresses: Addresses) -> None:
         page = f", status page {addresses.page}" if addresses.http else ""
         document = {
             "event": "ready",
@@ -61,7 +61,7 @@ def broker(
 
     spans = tracing.start_tracing(settings.tracing.endpoint, settings.tracing.sample, run.role)
     try:
-        return serve(settings, ready)
+        return serve(settings, announce_ready)
     finally:
         tracing.stop_tracing(spans)
 

@@ -236,7 +236,7 @@ def print_result(
     import json
 
     from venus.adapters.cutover.certificate import to_text
-    from venus.adapters.targets.switching import command_to
+    from venus.adapters.targets.switching import switch_command
 
     found = outcome.certificate
     shown = to_text(found)
@@ -256,7 +256,7 @@ def print_result(
     lines = [shown, f"written to {files[0]} and {files[1]}"]
     if found["kind"] == "rehearsal":
         lines += [f"! blocks the cut-over: {line}" for line in blocked]
-        command = f"venus cutover --target {target}" if pair is None else command_to(target)
+        command = f"venus cutover --target {target}" if pair is None else switch_command(target)
         lines.append("not ready" if blocked else f"ready: `{command}` would go through")
     elif pair is None:
         lines += next_steps(settings, target, already=outcome.already)
@@ -284,7 +284,7 @@ def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
 
 def steps_with_way_back(settings: Settings, target: str, other: str, *, already: bool) -> list[str]:
     """Return the next steps of the operator after a switch that can be taken back."""
-    from venus.adapters.targets.switching import command_to
+    from venus.adapters.targets.switching import switch_command
     from venus.text.formatting import mask_url
 
     url = mask_url(settings.targets[target].url.get_secret_value())
@@ -293,7 +293,7 @@ def steps_with_way_back(settings: Settings, target: str, other: str, *, already:
         f"{target} {done}, and {other} follows it and rejects writes. Next:",
         f"  1. point the application at {url}; `venus sync` has changed its direction by itself",
         "  2. watch `venus status`, and compare at any time: `venus verify`",
-        f"  3. back, with every write: `{command_to(other)}`",
+        f"  3. back, with every write: `{switch_command(other)}`",
     ]
 
 

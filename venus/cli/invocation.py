@@ -60,7 +60,7 @@ class HelpFormatter(_Formatter):  # type: ignore[misc]
 
 
 class PlainContext(_Context):  # type: ignore[misc]
-    """The context of every command."""
+    """Typer's context of a command, with help that fits a narrow terminal."""
 
     formatter_class = HelpFormatter
 

@@ -136,7 +136,7 @@ class Steps(Protocol):
     """Receiver of the progress of named steps."""
 
     def update(self, name: str, done: int, total: int = 0, *, title: str = "") -> None:
-        """Set the progress of one step; total 0 = not known, an empty title = that of all steps."""
+        """Set the progress of one step; total 0 = not known, an empty title = that of the whole progress."""
 
 
 class LoadOutput(Protocol):

@@ -303,7 +303,7 @@ class ProgressSteps:
         self._ended: set[str] = set()  # written without a terminal
 
     def update(self, name: str, done: int, total: int = 0, *, title: str = "") -> None:
-        """Set the progress of one step; total 0 = not known, an empty title = that of all steps."""
+        """Set the progress of one step; total 0 = not known, an empty title = that of the whole progress."""
         title = title or self._title
         now = time.monotonic()
         if self._out.json or now - self._opened < QUIET_S:

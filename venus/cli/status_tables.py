@@ -231,13 +231,13 @@ def report_waits(
 
     ended, waits = threading.Event(), WaitReporter(say)
 
-    def look() -> None:
+    def watch_broker() -> None:
         while not ended.wait(LOOK_S):
             found = judge(read_broker(settings))
             if not ended.is_set():
                 waits.update(found)
 
-    threading.Thread(target=look, name="venus-waits", daemon=True).start()
+    threading.Thread(target=watch_broker, name="venus-waits", daemon=True).start()
     try:
         yield
     finally:

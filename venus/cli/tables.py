@@ -14,7 +14,7 @@ from venus.cli.install import open_configured_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.errors import ConfigError, Refused
 from venus.model import count_phrase
-from venus.rpc.conditions import RELEASING, gone_way_out
+from venus.rpc.conditions import RELEASING, missing_table_advice
 from venus.text.formatting import suggest_nearest
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def pause(
     """Stop capturing a table (or all); with --target, stop applying it there. Nothing is lost: changes wait."""
     run = Invocation.from_options(ctx, config, as_json)
     if target is not None:
-        return act_at_target(run, "pause", target, name)
+        return change_target_tables(run, "pause", target, name)
     return set_state_at_source(run, name, "PAUSED", "paused by an operator")
 
 
@@ -128,7 +128,7 @@ def resume(
     """Resume a table (or all) that was paused or has halted."""
     run = Invocation.from_options(ctx, config, as_json)
     if target is not None:
-        return act_at_target(run, "resume", target, name)
+        return change_target_tables(run, "resume", target, name)
     return set_state_at_source(run, name, "ACTIVE", "")
 
 
@@ -154,7 +154,7 @@ def resync(
     if target is not None:
         if differences:
             raise ConfigError("--differences concerns the source, --target the full data: use one of them")
-        return act_at_target(run, "resync", target, name)
+        return change_target_tables(run, "resync", target, name)
     return resync_from_source(run, name, differences=differences)
 
 
@@ -180,7 +180,7 @@ def resync_from_source(run: Invocation, name: str | None, *, differences: bool) 
     if missed & there:
         mended = ", ".join(q for q in every if q in missed & there)
         lines.append(f"! not read, run `venus install-triggers`, then `venus resync` again: {mended}")
-    lines += [f"! {q} is not there any more: {gone_way_out(q)}" for q in every if q not in there]
+    lines += [f"! {q} is not there any more: {missing_table_advice(q)}" for q in every if q not in there]
     left = [q for q in every if q not in names]
     run.out.answer({"resync": names, "from": "source", "left": left}, *lines)
     return 1 if left else 0
@@ -248,24 +248,24 @@ def choose_tables(tables: list[RegisteredTable], name: str | None) -> list[Regis
     return found
 
 
-def act_at_target(run: Invocation, what: str, target: str, name: str | None) -> int:
-    """Pause, resume or resync at a target."""
+def change_target_tables(run: Invocation, action: str, target: str, name: str | None) -> int:
+    """Pause, resume or resync a table of a target, or every table."""
     from venus.adapters.targets.registry import open_target
 
     opened = open_target(run.directed_settings, target)
-    if what == "pause":
+    if action == "pause":
         done = opened.pause(name, "paused by an operator")
-    elif what == "resume":
+    elif action == "resume":
         done = opened.resume(name)
     else:
         done = opened.resync(name)
     document = {
         "target": target,
-        "asked": what,
+        "asked": action,
         "table": done.table,
         "states": done.states,
         "waits_for": done.waits_for,
     }
     first = f", after {done.waits_for}" if done.waits_for else ""
-    run.out.answer(document, f"target {target}: {done.table or 'every table'}: {DONE[what]}{first}")
+    run.out.answer(document, f"target {target}: {done.table or 'every table'}: {DONE[action]}{first}")
     return 0

@@ -190,11 +190,11 @@ def traffic_view(found: TrafficStatus, own: BusinessStatus | None, now_us: int) 
     """Build the view of a business (None = unknown there) and of the broker as a whole."""
     names = {"", own.business} if own is not None else {""}
 
-    def ago(us: int) -> float:
+    def seconds_since(us: int) -> float:
         return max(0.0, (now_us - us) / 1e6)
 
     return TrafficView(
-        brakes=tuple(_limiter_view(brake, ago) for brake in found.brakes if brake.business in names),
+        brakes=tuple(_limiter_view(brake, seconds_since) for brake in found.brakes if brake.business in names),
         lanes=tuple(
             LaneView(
                 lane=lane.lane,
@@ -202,16 +202,16 @@ def traffic_view(found: TrafficStatus, own: BusinessStatus | None, now_us: int) 
                 running=lane.running,
                 threads=lane.threads,
                 waiting=lane.waiting,
-                degraded_s=ago(lane.degraded_since_us) if lane.degraded_since_us else None,
+                degraded_s=seconds_since(lane.degraded_since_us) if lane.degraded_since_us else None,
                 reason=lane.reason,
             )
             for lane in found.lanes
         ),
-        facts=tuple(FactView(fact=f.fact, reason=f.reason, seen_s=ago(f.seen_us)) for f in found.facts),
+        facts=tuple(FactView(fact=f.fact, reason=f.reason, seen_s=seconds_since(f.seen_us)) for f in found.facts),
         gauges=tuple(_gauge_view(gauge) for gauge in found.gauges),
         slow=tuple(
             SlowConsumerView(
-                group=consumer.group, since_s=ago(consumer.slow_since_us), window_bytes=consumer.window_bytes
+                group=consumer.group, since_s=seconds_since(consumer.slow_since_us), window_bytes=consumer.window_bytes
             )
             for consumer in (own.consumers if own is not None else ())
             if consumer.slow_since_us

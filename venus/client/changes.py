@@ -265,7 +265,7 @@ class Changes:
         self._retry_at = now + RETRY_S
 
     def acknowledge(self, position: ChangePosition) -> None:
-        """Let the broker keep a position under the name of the group; while it is away, as soon as it is back."""
+        """Store a position at the broker under the group's name; if the broker is away, as soon as it is back."""
         if self.wanted.group:
             self._acknowledged = max(self._acknowledged, position.offset)
             if (client := self._client) is not None:

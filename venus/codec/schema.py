@@ -308,9 +308,10 @@ def _type_from_wire(logical: wire.LogicalType, column: str) -> LogicalType:
 def canonical_json(schema: TableSchema) -> str:
     """Return the properties that distinguish two versions of a table for its rows and its targets, as JSON.
 
-    Included are columns, types, key and child tables; indexes, checks and foreign keys, because a target that is built
-    later has them; and what is left out, because operators see it. Not included are the ids, the table's name, text for
-    display (comments, the source's spelling of a type, reasons), and the order in which a dictionary lists objects.
+    They are the columns, types, key and child tables. Indexes, checks and foreign keys belong to them because a target
+    that is built later gets them; objects that VENUS omits belong to them because operators see them. The ids, the
+    table's name, text for display (comments, the source's spelling of a type, reasons), and the order in which a
+    dictionary lists objects do not.
     """
     columns = [
         {

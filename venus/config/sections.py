@@ -312,7 +312,7 @@ class MatchingSettings(SettingsSection):
     lease_s: Seconds = 10.0
     #: How long an answer of another broker is waited for.
     deadline_ms: Milliseconds = 200.0
-    #: A table with at most so many different subscriptions is matched at the broker that has them.
+    #: A table with at most this many different subscriptions is matched at the broker that has them.
     local_interests_max: int = Field(default=1000, ge=0)
 
 

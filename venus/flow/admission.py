@@ -215,7 +215,7 @@ class TokenBucket:
 
 @dataclass(slots=True)
 class LeakyBucket:
-    """Lets through so many units a second, evenly; a rate of 0 is no limit."""
+    """Lets through a number of units a second, evenly; a rate of 0 is no limit."""
 
     rate: float
     _free_at: float = 0.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 MEASURE_EVERY_S = 30.0
 HALF_LIFE_S = 3600.0
-#: Absences count for so long.
+#: How long an absence counts.
 WINDOW_S = 86_400.0
 #: Absences, and absent readers, that are remembered; beyond that the oldest are dropped.
 REMEMBERED_MAX = 1000

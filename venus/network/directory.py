@@ -25,9 +25,9 @@ BACK_AFTER_S = 60.0
 LOOK_EVERY_S = 5.0
 #: A longer gap between health checks breaks the period in which a choice counts as healthy.
 LOOKS_APART_S = 3 * LOOK_EVERY_S
-#: A set that has reported nothing for so long comes last, and another may take its name.
+#: A set that has reported nothing for this long comes last, and another may take its name.
 SILENT_S = 60.0
-#: After so long it is removed.
+#: After this long without a report it is removed.
 GONE_S = 600.0
 #: Limit of known sets.
 SETS_MAX = 200

@@ -15,7 +15,7 @@ import xxhash
 #: Above this a resource is critical, and a broker's load rate is raised (rho and gamma of the paper).
 CRITICAL = 0.8
 BACK_OFF = 2.0
-#: A resource counts as critical only if another broker has so much more of it.
+#: A resource counts as critical only if another broker has this much more of it.
 ROOM = 0.1
 #: A broker with a load rate above this multiple of the mean gets nothing new ...
 ABOVE_MEAN = 1.25

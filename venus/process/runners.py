@@ -95,7 +95,7 @@ def _end_with_parent() -> None:
 
 
 def _call(function: Callable[[T], R], task: T) -> R:
-    """Call a function in a worker after its imports."""
+    """Call a function in a worker, whose imports are done."""
     freeze_objects()
     return function(task)
 

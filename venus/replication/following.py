@@ -12,7 +12,7 @@ from venus.replication import messages as m
 from venus.replication.position import Position, ReplicationTimes, truncation_end
 from venus.replication.records import Ballot, Leadership, LiveBroker, Member, Policy, choose_leader, eligible_members
 
-#: A reply of at least so many bytes is probably followed by another one, which is fetched ahead. Frames are smaller if
+#: A reply of at least this many bytes is probably followed by another, which is fetched ahead. Frames are smaller if
 #: there are many businesses (replicated_logs.py), so that not too many of them are in memory.
 AHEAD_BYTES = 512 << 10
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from venus.network.scheduling import grade_loads
 from venus.replication.records import Leadership, LiveBroker, Member
 
-#: Above this multiple of the mean, for so long, the busiest broker hands over by itself.
+#: Above this multiple of the mean, for this long, the busiest broker hands over by itself.
 UNEVEN = 1.5
 UNEVEN_S = 600.0
 #: Interval to the next attempt after a hand-over that failed.

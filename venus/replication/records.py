@@ -131,7 +131,7 @@ class Leadership:
     successor: str = ""  # the broker requested as leader; the leader waits a while for it, tries once, clears it
     leaving: tuple[str, ...] = ()  # replicas that the leader removes once all others are in sync
     replicas_wanted: int = 0  # wanted number of replicas; 0 = as in [cluster] of its leader
-    min_in_sync_wanted: int = 0  # `min_in_sync` is raised to this once so many are in sync; 0 = it stays
+    min_in_sync_wanted: int = 0  # `min_in_sync` is raised to this once that many are in sync; 0 = it stays
     version: int = field(default=0, compare=False)  # compared by the coordinator; 0 = never stored
 
     def without_losses(self, terms: Collection[int]) -> Leadership:

@@ -111,7 +111,7 @@ HEARTBEATS_LATE = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCondition:
-    """A table at the source or at a target."""
+    """Condition of a table at the source or at a target."""
 
     table_id: int
     name: str
@@ -299,12 +299,12 @@ def _find_way_out(table: TableCondition, at: str) -> str:
     if table.reason.startswith(RESYNC_FAILED):
         return f"`venus resync {table.name}{at}` tries again"
     if table.reason.startswith(GONE):
-        return gone_way_out(table.name)
+        return missing_table_advice(table.name)
     return f"`venus resync {table.name}{at}` reads it again" if table.state == "RESYNC" else ""
 
 
-def gone_way_out(name: str) -> str:
-    """Return the way out for a captured table that no longer exists."""
+def missing_table_advice(name: str) -> str:
+    """Return what to do about a captured table that no longer exists."""
     return (
         f"`venus uninstall-triggers {name}` takes it out of capture; if it was renamed, `venus install-triggers` "
         "captures it under its new name"
@@ -347,6 +347,6 @@ def clock_problem(ship_s: float, limit_s: float) -> str:
     if ship_s > limit_s:
         return (
             f"source -> broker: the newest change came {ship_s:,.0f} s after it was captured, by the source's clock: "
-            "a large transaction was read for so long, or that clock is behind the broker's"
+            "reading a large transaction took that long, or that clock is behind the broker's"
         )
     return ""

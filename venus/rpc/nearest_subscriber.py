@@ -26,7 +26,7 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: A replica that failed is not tried again for so long, and for twice as long each time: a try delays the increments.
+#: A replica that failed is not tried again for this long, and for twice as long each time: a try delays the increments.
 AVOID_S = 30.0
 AVOID_MAX_S = 600.0
 

@@ -221,7 +221,7 @@ def _read_sizes(
 
 
 def _read_changes(connection: MysqlConnection) -> Mapping[str, int] | None:
-    """Return the changed rows by table since the server's start; None if there is no counter for this user."""
+    """Return how many rows of each table changed since the server started; None if this user sees no counter."""
     database = literal(connection.address.database)
     if str(connection.row(statement("survey", "server"))[1]) in ("1", "ON"):
         counter = "counted_by_performance_schema"

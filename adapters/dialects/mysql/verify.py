@@ -131,7 +131,7 @@ class MysqlReader(MysqlChecksumReader):
 
     def begin(self, subject: Subject) -> None:
         self.end()
-        self._find_captured(subject)
+        self._find_captured_table(subject)
         self._connection.begin(statement("cut", "begin"))
 
     def end(self) -> None:
@@ -143,7 +143,7 @@ class MysqlReader(MysqlChecksumReader):
         released = registry.read_tables(self._connection, released=True)
         return [*(c.known.table for c in self._captured.values()), *(k.table for k in released)]
 
-    def _find_captured(self, subject: Subject) -> tuple[MysqlCapturedTable, MysqlAccess]:
+    def _find_captured_table(self, subject: Subject) -> tuple[MysqlCapturedTable, MysqlAccess]:
         if not self._captured:
             self.read_tables()
         captured = self._captured.get(subject.schema.table_id)
@@ -160,11 +160,11 @@ class MysqlReader(MysqlChecksumReader):
     # -- checksums -------------------------------------------------------------------------------------------------
 
     def _query(self, block: str, subject: Subject, **parts: str) -> Seq[Row]:
-        table = self._find_captured(subject)[1].table_sql
+        table = self._find_captured_table(subject)[1].table_sql
         return self._connection.rows(statement("verify", block, table=table, **parts))
 
     def _form_terms(self, subject: Subject, *, bare: bool = False) -> list[str]:
-        table = self._find_captured(subject)[0].table
+        table = self._find_captured_table(subject)[0].table
         assert table is not None
         return [
             form_sql(c.type, table.declared[c.name], f"t.{quote(c.name)}", bare=bare)
@@ -180,7 +180,7 @@ class MysqlReader(MysqlChecksumReader):
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def _read_rows(self, subject: Subject, where: str, limit: str) -> Iterator[TableChanges]:
-        access = self._find_captured(subject)[1]
+        access = self._find_captured_table(subject)[1]
         parts = {"columns": access.columns_sql, "table": access.table_sql, "where": where, "limit": limit}
         with self._connection.stream(statement("verify", "rows", **parts)) as cursor:
             while rows := cursor.fetchmany(PIECE_ROWS):
@@ -203,7 +203,7 @@ class MysqlReader(MysqlChecksumReader):
     def find_waiting_keys(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
         if not keys:
             return set()
-        declared, logged = self._find_captured(subject)[1].declared, log_key_columns(len(subject.schema.key))
+        declared, logged = self._find_captured_table(subject)[1].declared, log_key_columns(len(subject.schema.key))
         columns = subject.schema.wire_columns
         texts = [form_sql(c.type, d, f"g.{k}", bare=True) for c, d, k in zip(columns, declared, logged, strict=False)]
         where = key_condition(subject, [f"g.{k}" for k in logged], keys)

@@ -157,11 +157,11 @@ def float_text(value: float) -> str:
 
 
 def _float_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
-    def other(value: Stored) -> Text:
+    def to_float_text(value: Stored) -> Text:
         exact = isinstance(value, int) and abs(value) <= 1 << 53
         return float_text(float(value)) if exact else _refuse("floating-point number", value)  # type: ignore[arg-type]
 
-    return _make_rule(float, float_text, other)
+    return _make_rule(float, float_text, to_float_text)
 
 
 def _plain_decimal(value: float) -> Text:
@@ -213,11 +213,11 @@ def _bool_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     texts = {"t": "t", "true": "t", "f": "f", "false": "f"}
     refuse = partial(_refuse, "boolean")
 
-    def other(value: Stored) -> Text:
+    def to_bool_text(value: Stored) -> Text:
         boolean = texts.get(value.lower()) if isinstance(value, str) and not in_key else None
         return boolean or refuse(value)
 
-    return _make_rule(int, lambda v: "ft"[v] if v in (0, 1) else refuse(v), other)
+    return _make_rule(int, lambda v: "ft"[v] if v in (0, 1) else refuse(v), to_bool_text)
 
 
 def _date_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
@@ -303,21 +303,21 @@ def _uuid_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
             return refuse(value)
         return str(UUID(value))
 
-    def other(value: Stored) -> Text:
+    def to_uuid_text(value: Stored) -> Text:
         whole = isinstance(value, bytes) and len(value) == 16 and not in_key
         return str(UUID(bytes=value)) if whole else refuse(value)  # type: ignore[arg-type]
 
-    return _make_rule(str, text, other)
+    return _make_rule(str, text, to_uuid_text)
 
 
 def _json_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
-    def other(value: Stored) -> Text:
+    def to_json_text(value: Stored) -> Text:
         # NUMERIC affinity converts a text that is a number
         if isinstance(value, int):
             return str(value)
         return repr(value) if isinstance(value, float) and abs(value) != float("inf") else _refuse("JSON text", value)
 
-    return _make_rule(str, None, other)
+    return _make_rule(str, None, to_json_text)
 
 
 _RULES: dict[Kind, Callable[[LogicalType, bool], SqliteValueRule]] = {

@@ -106,8 +106,8 @@ class OracleApplicationTables:
             self.read_all()
         return self._user
 
-    def find_captured(self, table_id: int) -> TableSchema | None:
-        """Return the version of a table with which its capture here has ended; None if there was none."""
+    def find_last_captured_version(self, table_id: int) -> TableSchema | None:
+        """Return the last version of a table that was captured here; None if it never was."""
         if not self._has_read:
             self.read_all()
         return self._captured.get(table_id)

@@ -146,7 +146,7 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
 
     def place(self, schema: TableSchema) -> OraclePlacedTable:
         if (here := self.application) is not None:
-            own = find_own_names(schema, here.find_captured(schema.table_id), here.user, self.other_names)
+            own = find_own_names(schema, here.find_last_captured_version(schema.table_id), here.user, self.other_names)
             found = here.find(own.table)
             return OracleFollowerPlace(
                 schema=schema, namespace=here.user, name=own.table, application=found, own_names=own

@@ -30,7 +30,7 @@ TIDY_TIMEOUT_MS = 1_000
 
 
 class RelationalSide(ABC):
-    """One of the two databases; `target`: as it is a target while it follows."""
+    """One of the two databases; `target` is its role as a target, while it follows."""
 
     def __init__(self, target: RelationalDatabase, session: Any) -> None:
         self.name = target.name

@@ -260,7 +260,7 @@ class ApplyTransaction:
 
 
 class KeyRecording:
-    """Records of changed keys, within one transaction. `changed` means that the catalogue must be read again."""
+    """Recording of changed keys, within one transaction. `changed` means that the catalogue must be read again."""
 
     def __init__(self, target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue) -> None:
         self._target = target
@@ -274,7 +274,7 @@ class KeyRecording:
         self._store(table_id, purpose, offset)
 
     def request(self, table_id: int, purpose: str) -> None:
-        """Request a record; the apply loop starts it later."""
+        """Request a recording; the apply loop starts it later."""
         self._store(table_id, purpose, -1)
 
     def _store(self, table_id: int, purpose: str, offset: int) -> None:
@@ -283,7 +283,7 @@ class KeyRecording:
         self.changed = True
 
     def stop(self, table_id: int, purpose: str, sql: TableSql) -> None:
-        """End a record; the table of keys is dropped with its last purpose."""
+        """End the recording for one purpose; the last one to end drops the table of keys."""
         self._target.run_own(self._session, "end_sweep", table_id=table_id, purpose=purpose)
         self._catalogue.sweeps.get(table_id, {}).pop(purpose, None)
         if not self._catalogue.is_recording(table_id):

@@ -57,7 +57,7 @@ SHOW_S = 2.0
 #: Result codes for a refused row: a constraint, a value that is too long, or one that a STRICT table does not accept.
 _REFUSALS = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
 _TABLE = re.compile(r"(?:failed:|column) (\w+)\.\w+")
-#: How many values one statement inserts: every build of SQLite accepts so many.
+#: How many values one statement inserts: every build of SQLite accepts this many.
 _VARIABLES_MAX = 999
 #: The rows and the row count of a statement.
 StatementResult = tuple[list[tuple[Any, ...]], int]

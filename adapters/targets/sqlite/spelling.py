@@ -41,7 +41,7 @@ def _write_boolean(true: Any, false: Any) -> Spelling:
 
 
 def _write_fraction(clock: str, digits: int, *, always: bool) -> str:
-    """Return a time with so many digits of a second, if they are enough; `always`: even if all of them are 0."""
+    """Return a time with this number of digits of a second, if they are enough; `always`: even if all are 0."""
     whole, _, fraction = clock.partition(".")
     if len(fraction) > digits or not (fraction or always):
         return clock

@@ -132,7 +132,7 @@ def test_the_full_data_at_the_broker_equals_the_source(standin: StandIn, tmp_pat
             with writers(standin, change_item):
                 stop.wait(4)
 
-            def equal() -> bool:
+            def has_arrived() -> bool:
                 cursor.execute('SELECT "ID", "V" FROM "ITEM"')
                 truth = {(str(key),): (value,) for key, value in cursor.fetchall()}
                 try:
@@ -141,7 +141,7 @@ def test_the_full_data_at_the_broker_equals_the_source(standin: StandIn, tmp_pat
                     return False
                 return "ITEM" in ledger.schemas and ledger.values("ITEM") == truth
 
-            assert eventually(equal)
+            assert eventually(has_arrived)
         finally:
             stop.set()
             adapter.join(60)

@@ -43,7 +43,7 @@ def cluster(tmp_path: Path, members: EtcdCluster) -> Iterator[BrokerCluster]:
     with BrokerCluster(tmp_path, members, lease_s=LEASE_S) as made:
         yield made
     for node in members.nodes:
-        if node.alive:
+        if node.is_alive:
             node.resume()
         else:
             node.start()

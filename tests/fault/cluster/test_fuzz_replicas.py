@@ -71,7 +71,7 @@ def send_random_calls(folder: Path, etcd: EtcdCluster, calls: int, seed: int) ->
                     for _ in range(calls):
                         send(channel, method, frames(chance, method, greeting))
                 assert watch.peak_bytes - before < GROWTH_BYTES_MAX
-        assert all(broker.alive for broker in cluster.brokers.values())
+        assert all(broker.is_alive for broker in cluster.brokers.values())
         _, producer, ack = cluster.connect_producer()
         with producer:
             assert ack.last_batch == 1

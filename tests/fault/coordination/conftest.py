@@ -25,7 +25,7 @@ def etcd(three_nodes: EtcdCluster) -> Iterator[EtcdCluster]:
     """Return the three nodes, and restart those that are down afterwards."""
     yield three_nodes
     for node in three_nodes.nodes:
-        if node.alive:
+        if node.is_alive:
             node.resume()
         else:
             node.start()

@@ -36,7 +36,7 @@ def home(tmp_path: Path) -> Iterator[RunningBroker]:
 def leader_of(cluster: BrokerCluster) -> str:
     """Return the broker that pulls."""
     for name, broker in cluster.brokers.items():
-        mirror = networks.mirror_of(broker.address) if broker.alive else None
+        mirror = networks.mirror_of(broker.address) if broker.is_alive else None
         if mirror is not None and mirror.state == "following":
             return name
     return ""

@@ -74,7 +74,7 @@ def driver(master: str, folder: Path, *arguments: str) -> Iterator[subprocess.Po
             process.wait()
 
 
-def live(feed: Feed, rng: random.Random, cuts: int) -> None:
+def write_random_cuts(feed: Feed, rng: random.Random, cuts: int) -> None:
     for n in range(cuts):
         keys = rng.sample(KEYS, 60)
         feed.cut(
@@ -109,7 +109,7 @@ def test_streams_are_exact_while_workers_and_executors_die(
     feed.describe(items(), items(2, "others"))
     feed.cut(put(1, "a", 1), put(1, "o", 1, table=2))
     full_sync(settings_for(broker.address, {"a": database}), "a")
-    live(feed, rng, 6)
+    write_random_cuts(feed, rng, 6)
 
     with driver(master, tmp_path, broker.address, database, ",".join(of_stream), ",".join(of_apply)) as process:
 
@@ -119,7 +119,7 @@ def test_streams_are_exact_while_workers_and_executors_die(
             return len(seen) >= feed.committed[1] and applied_offset(database) == broker.next_offset
 
         eventually(have_caught_up, "the streams' catching up", timeout_s=WAIT_S)
-        live(feed, rng, 5)
+        write_random_cuts(feed, rng, 5)
         eventually(have_caught_up, "the streams' catching up", timeout_s=WAIT_S)
 
     report, rows = json.loads((tmp_path / "report.json").read_text()), stream_rows(tmp_path)

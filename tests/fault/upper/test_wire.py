@@ -52,14 +52,14 @@ def _run(chosen: Settings, database: ScriptedDatabase, hook: Hook, said: Callabl
     """Capture to the end: act once when capture is idle first, and stop when it is idle again."""
     stop, deeds = threading.Event(), [lambda: database.put(T, "late", "1"), lambda: database.delete(T, "filled0")]
 
-    def idle() -> None:
+    def on_idle() -> None:
         if deeds:
             deeds.pop()()
         elif all(t.fill.done for t in database.tables.values()):
             stop.set()
 
     outside = CaptureDependencies(
-        source=lambda _: watched_source(ScriptedSource(database, Script(), idle=idle), hook),
+        source=lambda _: watched_source(ScriptedSource(database, Script(), idle=on_idle), hook),
         ingest=lambda s: watched_producer(connect_producer(s), hook),
     )
     run_capture(chosen, stop, report=said, outside=outside)

@@ -63,12 +63,12 @@ def test_a_half_message_is_undecided_until_its_decision_is_durable(
     producer.send(message)
     writing, resume, write = Event(), Event(), Store.write
 
-    def slowly(store: Store, batch: StoreBatch, *, durable: bool) -> None:
+    def write_slowly(store: Store, batch: StoreBatch, *, durable: bool) -> None:
         writing.set()
         assert resume.wait(WAIT_S)
         write(store, batch, durable=durable)
 
-    monkeypatch.setattr(Store, "write", slowly)
+    monkeypatch.setattr(Store, "write", write_slowly)
     answer = engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
     assert writing.wait(WAIT_S)
     meanwhile = status(engine)

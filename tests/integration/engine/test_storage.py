@@ -237,10 +237,10 @@ def test_a_listener_that_fails_stops_nothing(tmp_path: Path) -> None:
     errors = Errors()
     engine = engines.make(tmp_path, errors=errors)
 
-    def failing(_business: str, _offset: int) -> None:
+    def fail_in_listener(_business: str, _offset: int) -> None:
         raise RuntimeError("the loop is closed")
 
-    engine.publisher.add_listener(failing)
+    engine.publisher.add_listener(fail_in_listener)
 
     assert Producer(engine).commit(engines.rows(0, 1)).next_offset == 1
     assert errors.fatal == []

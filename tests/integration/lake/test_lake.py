@@ -31,7 +31,7 @@ DATE = LogicalType(kind=Kind.DATE)
 INT4 = LogicalType(kind=Kind.INT, length=4)
 
 
-def live(feed: Feed, rng: random.Random, cuts: int) -> None:
+def write_random_cuts(feed: Feed, rng: random.Random, cuts: int) -> None:
     for n in range(cuts):
         keys = rng.sample(range(1, 300), 20)
         changes = [deletion(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys]
@@ -64,22 +64,22 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
     settings = lakes.settings_of(real.address, root)
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, f"label {i}", i) for i in range(2000)), batch_rows=500)
-    live(feed, rng, 10)
+    write_random_cuts(feed, rng, 10)
 
     assert lakes.load(settings) == {"shop.items": len(feed.model[1]), "shop.others": len(feed.model[2])}
     start = real.next_offset
     assert lakes.current_rows(root, items()) == feed.model[1]
     with lakes.follow_in_thread(settings):
-        live(feed, rng, 20)
+        write_random_cuts(feed, rng, 20)
         feed.truncate(1, put(7, "after", 7))
-        live(feed, rng, 10)
+        write_random_cuts(feed, rng, 10)
         at = feed.sweep_begin(2)
         feed.cut(put(3, "met", 1, table=2))
         feed.model[2] = {("3",): ("met", "1")}
         feed.sweep_end(2, at)
         real.stop()
         real.start()
-        live(feed, rng, 10)
+        write_random_cuts(feed, rng, 10)
         lakes.check_state(settings, real.next_offset)
         lakes.wait_until_fresh(settings)
         with AdminClient(real.address) as admin:

@@ -44,7 +44,7 @@ def test_brokers_match_for_another_one_which_matches_itself_when_they_die(overla
             "several brokers that match",
         )
         overlay.kill(4)
-        assert not any(broker.alive for broker in overlay.brokers.values())
+        assert not any(broker.is_alive for broker in overlay.brokers.values())
         began = time.monotonic()
         counters = access.overlay.remote.counters
         elsewhere = counters.changes_elsewhere

@@ -204,8 +204,8 @@ def test_a_set_pulls_from_any_broker_of_an_upstream_and_calls_an_unknown_set_by_
     assert "it does not answer" in mirror.not_back
     places.tandems["south"].stop()
 
-    def at_north() -> bool:
+    def follows_north() -> bool:
         found = business_status(paris.address).mirror
         return found.state == "following" and found.set == "north"
 
-    eventually(at_north, timeout_s=SURE_S)
+    eventually(follows_north, timeout_s=SURE_S)

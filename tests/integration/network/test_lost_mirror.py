@@ -116,7 +116,7 @@ class Region:
         """Count the rows at the target repeatedly, through a view that belongs to its owner."""
         stop, seen = threading.Event(), list[int]()
 
-        def look() -> None:
+        def read_totals() -> None:
             with closing(psycopg2.connect(libpq(self.url))) as connection:
                 connection.autocommit = True
                 cursor = connection.cursor()
@@ -124,7 +124,7 @@ class Region:
                     cursor.execute("SELECT n FROM total")
                     seen.append(cursor.fetchall()[0][0])
 
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=read_totals)
         thread.start()
         try:
             yield seen

@@ -38,8 +38,8 @@ def surveyed_standin(standin: StandIn) -> StandIn:
 
 
 @pytest.fixture
-def curious(surveyed_standin: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[StandIn]:
-    """Open a session of a user who may read no system view."""
+def restricted_standin(surveyed_standin: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[StandIn]:
+    """Open a session of a user without privileges on system views."""
     execute = mariadb_oracle_server.execute
     execute(f"CREATE USER {USER}")
     execute(f"GRANT ALL ON {SCHEMA}.* TO {USER}")
@@ -76,8 +76,8 @@ def test_version_patch_instances_role_and_code_are_named(surveyed_standin: Stand
     assert found.unknown == []
 
 
-def test_an_unreadable_view_is_named_with_its_grant(curious: StandIn) -> None:
-    found = read_facts(curious)
+def test_an_unreadable_view_is_named_with_its_grant(restricted_standin: StandIn) -> None:
+    found = read_facts(restricted_standin)
 
     assert found.unknown == [
         'last patch: GRANT SELECT ON DBA_REGISTRY_SQLPATCH TO "APP";',
@@ -92,4 +92,4 @@ def test_an_unreadable_view_is_named_with_its_grant(curious: StandIn) -> None:
         "invalid objects",
     }
     assert (found.log_rates.redo, found.log_rates.undo) == (None, None)
-    assert read_facts(curious, "11.2").unknown == found.unknown[1:]  # the stand-in has no list of patches
+    assert read_facts(restricted_standin, "11.2").unknown == found.unknown[1:]  # the stand-in has no list of patches

@@ -216,14 +216,14 @@ def watched_labels(place: OracleTargetPlace) -> Iterator[set[tuple[int, int, int
     text = """SELECT COUNT(*), COUNT(DISTINCT "LABEL"),
         MAX("AMOUNT") = (SELECT APPLIED_OFFSET FROM VENUS_APPLIED) FROM "ITEMS" """
 
-    def look() -> None:
+    def read_statement() -> None:
         with closing(place.standin.server.connect(SCHEMA, autocommit=True)) as connection:
             while not (seen and ended.is_set()):
                 cursor = connection.cursor()
                 cursor.execute(text)
                 seen.add(cursor.fetchall()[0])
 
-    reader = threading.Thread(target=look)
+    reader = threading.Thread(target=read_statement)
     reader.start()
     try:
         yield seen

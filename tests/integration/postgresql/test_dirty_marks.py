@@ -264,10 +264,10 @@ def test_a_server_that_cannot_clean_up_marks_is_asked_once(
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
 
-    def other(file: str, block: str, /, **parts: str) -> str:
+    def break_tidy_statement(file: str, block: str, /, **parts: str) -> str:
         return "VACUUM (NO_SUCH_OPTION)" if block == "tidy" else statement(file, block, **parts)
 
-    monkeypatch.setattr(f"{sources.__name__}.statement", other)
+    monkeypatch.setattr(f"{sources.__name__}.statement", break_tidy_statement)
     for n in range(3):
         sql(f"INSERT INTO item VALUES ({n})")
         follower.cut()

@@ -112,11 +112,11 @@ def test_the_suggested_statements_give_the_table_a_key(
     follower.drain()
     for schema in source.dictionary.read_tables(["*.*"], []):
         if schema.qualified_name in {f.where for f in found}:
-            (count,) = sql(f"SELECT count(*) FROM {_only(sql, schema.namespace, schema.name)}")[0]
+            (count,) = sql(f"SELECT count(*) FROM {_only_clause(sql, schema.namespace, schema.name)}")[0]
             assert len(follower.tables[schema.table_id]) == count
 
 
-def _only(sql: Sql, namespace: str, name: str) -> str:
+def _only_clause(sql: Sql, namespace: str, name: str) -> str:
     query = "SELECT CASE WHEN relkind = 'p' THEN '' ELSE 'ONLY ' END || quote_ident(%s) || '.' || quote_ident(%s)"
     return str(sql(f"{query} FROM pg_class WHERE relname = %s", namespace, name, name)[0][0])
 

@@ -36,7 +36,7 @@ def sessions(shop: PostgresShop) -> Iterator[tuple[Session, Session]]:
         yield one, two
 
 
-def waits(session: Session, pid: int) -> bool:
+def is_waiting(session: Session, pid: int) -> bool:
     with session.cursor() as cursor:
         cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", (pid,))
         ((found,),) = cursor.fetchall()
@@ -49,7 +49,7 @@ def test_an_entry_for_an_account_that_is_being_deleted(sessions: tuple[Session, 
     deleter.cursor().execute(DELETE_ACCOUNT, VALUES)
     with ThreadPoolExecutor(1) as pool:
         added = pool.submit(writer.cursor().execute, ADD_ENTRY, VALUES)
-        eventually(lambda: waits(deleter, writer.info.backend_pid))
+        eventually(lambda: is_waiting(deleter, writer.info.backend_pid))
         deleter.cursor().execute(ending)
         refused = added.exception(60.0)
 

@@ -162,18 +162,18 @@ def test_an_old_copy_of_a_data_directory_overwrites_nothing(tmp_path: Path, etcd
         for name in (leader, other):
             cluster.start(name)
 
-        def trouble(name: str) -> str:
+        def read_trouble(name: str) -> str:
             return business_status(cluster.brokers[name].address).replication.trouble
 
         def has_stopped(name: str) -> bool:
-            return "leads without what was acknowledged" in trouble(name)
+            return "leads without what was acknowledged" in read_trouble(name)
 
         for name in (leader, other):
             eventually(partial(has_stopped, name))
-            assert "keeps what it has. If an old data directory was put in place" in trouble(name)
+            assert "keeps what it has. If an old data directory was put in place" in read_trouble(name)
             found = business_status(cluster.brokers[name].address)
             assert found.next_offset == 7 * ROWS
-            assert trouble(name) in found.alarms
+            assert read_trouble(name) in found.alarms
         reach = cluster.reach([cluster.brokers[old].address])
         with (
             Producer(reach, "main", "t", window_bytes_max=1) as producer,

@@ -45,7 +45,7 @@ def are_in_sync(cluster: BrokerCluster) -> bool:
 
 def know_each_other(cluster: BrokerCluster) -> bool:
     """Return whether every living broker has read that the others are alive."""
-    living = [broker for broker in cluster.brokers.values() if broker.alive]
+    living = [broker for broker in cluster.brokers.values() if broker.is_alive]
     for broker in living:
         with AdminClient(broker.address) as admin:
             if len(admin.status().brokers) != len(living):
@@ -56,7 +56,7 @@ def know_each_other(cluster: BrokerCluster) -> bool:
 def create(cluster: BrokerCluster, businesses: Iterable[str], rows: int = 1) -> None:
     """Let a producer of each business write a batch; each producer asks the first broker first."""
     eventually(lambda: know_each_other(cluster))
-    reach = cluster.reach(broker.address for broker in cluster.brokers.values() if broker.alive)
+    reach = cluster.reach(broker.address for broker in cluster.brokers.values() if broker.is_alive)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda business: fill(reach, 1, 1, rows=rows, business=business), businesses))
 

@@ -75,7 +75,7 @@ def test_writes_continue_while_one_broker_becomes_three(tmp_path: Path, etcd_ser
         with pytest.raises(VenusError, match=r"1 of 3 replicas are (in sync|alive), 2 are needed"):
             _write_one(writer)
         for name in "abc":
-            if not cluster.brokers[name].alive:
+            if not cluster.brokers[name].is_alive:
                 cluster.start(name)
         writer.reconnect()
         eventually(lambda: cluster.in_sync() == set("abc"))

@@ -35,7 +35,7 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
     try:
         with BrokerCluster(tmp_path, etcd_server, set="second", upstream=(home.address,)) as cluster:
             for broker in cluster.brokers.values():
-                eventually(partial(_has, broker.address, 15), timeout_s=SURE_S)
+                eventually(partial(_has_offset, broker.address, 15), timeout_s=SURE_S)
             eventually(lambda: cluster.in_sync() == set("abc"), timeout_s=SURE_S)
             home.stop()
             leader = cluster.record().leader
@@ -93,7 +93,7 @@ def test_an_old_home_of_three_brokers_returns_and_steps_down(tmp_path: Path, etc
             eventually(partial(_is_replaced, address), timeout_s=SURE_S)
         cluster.brokers[_leader(cluster)].kill()
         for name, broker in cluster.brokers.items():
-            if not broker.alive:
+            if not broker.is_alive:
                 broker = cluster.start(name)
             eventually(partial(_is_replaced, broker.address), timeout_s=SURE_S)
             _check_redirected(broker.address, second.address, epoch)
@@ -112,7 +112,7 @@ def _restart_as_mirror(cluster: BrokerCluster, new_home: str) -> None:
     )
     end = business_status(new_home).next_offset
     for broker in cluster.brokers.values():
-        eventually(partial(_has, broker.address, end), timeout_s=SURE_S)
+        eventually(partial(_has_offset, broker.address, end), timeout_s=SURE_S)
         assert not _is_replaced(broker.address)
 
 
@@ -139,7 +139,7 @@ def _state(address: str) -> str:
     return mirror.state if mirror is not None else ""
 
 
-def _has(address: str, offset: int) -> bool:
+def _has_offset(address: str, offset: int) -> bool:
     try:
         return business_status(address).next_offset == offset
     except StopIteration:

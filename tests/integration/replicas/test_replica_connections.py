@@ -140,7 +140,7 @@ def test_a_follower_that_asks_again_over_a_slow_line_gets_the_newest_answer_alon
     def entries(count: int) -> replica_pb2.FetchAnswer:
         return connections.encode_reply("main", Entries(term=1, first=1, high=0, entries=(b"x" * 1000,) * count))
 
-    async def slow() -> None:
+    async def check_slow_follower() -> None:
         context = _SlowLine()
         line = FollowerStream(OTHER, cast(Any, context))
         writing = asyncio.create_task(line.write())
@@ -161,7 +161,7 @@ def test_a_follower_that_asks_again_over_a_slow_line_gets_the_newest_answer_alon
             ("other", 0),
         ]
 
-    asyncio.run(asyncio.wait_for(slow(), 60.0))
+    asyncio.run(asyncio.wait_for(check_slow_follower(), 60.0))
 
 
 def test_a_frame_whose_parts_never_end_ends_the_connection(
@@ -172,7 +172,7 @@ def test_a_frame_whose_parts_never_end_ends_the_connection(
     monkeypatch.setattr(connections, "REPLICA_BYTES_MAX", 4 * connections.PART_BYTES)
     monkeypatch.setattr(connections, "_options", lambda: [("grpc.use_local_subchannel_pool", 1)])
 
-    async def endless() -> None:
+    async def check_endless_answer() -> None:
         async with _leader(_EndlessLeader()) as leader:
             line, host = BrokerConnections("cluster", ME, NONE), _Host()
             line.host = cast(Host, host)
@@ -181,7 +181,7 @@ def test_a_frame_whose_parts_never_end_ends_the_connection(
             await line.close()
 
     with caplog.at_level("WARNING"):
-        asyncio.run(endless())
+        asyncio.run(check_endless_answer())
     assert f"the parts of a frame of b have more than {4 * connections.PART_BYTES} bytes" in caplog.text
 
 

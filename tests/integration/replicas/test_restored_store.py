@@ -142,8 +142,8 @@ def test_of_two_processes_with_copies_of_one_data_directory_the_older_ends(
         cluster.folder = tmp_path / "copies"
         try:
             newer = cluster.start("a")
-            eventually(lambda: not older.alive)
+            eventually(lambda: not older.is_alive)
             assert older.process.returncode == Fenced.exit_code
         finally:
             older.kill()
-        assert newer.alive
+        assert newer.is_alive

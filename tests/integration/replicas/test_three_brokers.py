@@ -197,7 +197,7 @@ def test_writers_are_refused_soon_without_a_majority(
 
 
 def _write_without_leader(reach: str, last: int) -> None:
-    """Write behind batch `last`; until the brokers notice who is gone, look for the leader."""
+    """Write behind batch `last`; until the brokers notice which one is gone, look for the leader."""
     while True:
         with (
             contextlib.suppress(NotLeader),

@@ -204,10 +204,10 @@ def test_the_window_of_a_producer_is_limited(broker: RunningBroker, monkeypatch:
 
 
 def test_close_ends_all_threads_and_a_closed_producer_reports_it(broker: RunningBroker) -> None:
-    def ours() -> set[str]:
+    def client_threads() -> set[str]:
         return {t.name for t in threading.enumerate() if t.name.startswith(("venus-producer", "Thread-"))}
 
-    before = ours()
+    before = client_threads()
     for _ in range(3):
         sender = producer(broker)
         sender.connect(0, 0)
@@ -215,7 +215,7 @@ def test_close_ends_all_threads_and_a_closed_producer_reports_it(broker: Running
         sender.close()
         with pytest.raises(VenusError):
             sender.send_half(half(2))
-    eventually(lambda: ours() <= before)
+    eventually(lambda: client_threads() <= before)
 
 
 def test_close_sends_what_is_queued(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:

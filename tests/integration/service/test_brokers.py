@@ -39,16 +39,16 @@ def leader(tmp_path: Path) -> Iterator[RunningBroker]:
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[RunningBroker]:
+def other_broker(tmp_path: Path) -> Iterator[RunningBroker]:
     running = start_in_thread(settings(tmp_path / "other"))
     yield running
     running.stop()
 
 
 @pytest.fixture
-def follower(leader: RunningBroker, other: RunningBroker) -> Iterator[NotLeading]:
+def follower(leader: RunningBroker, other_broker: RunningBroker) -> Iterator[NotLeading]:
     """Start a follower in front of a real broker, `leader`, which leads."""
-    with NotLeading(other.address, follows=leader.address) as front:
+    with NotLeading(other_broker.address, follows=leader.address) as front:
         yield front
 
 
@@ -120,16 +120,16 @@ def test_an_operators_decision_is_sent_to_the_leader(leader: RunningBroker, foll
 
 
 def test_any_client_with_its_id_reads_a_snapshot_where_it_was_made(
-    leader: RunningBroker, follower: NotLeading, other: RunningBroker
+    leader: RunningBroker, follower: NotLeading, other_broker: RunningBroker
 ) -> None:
     """A load plans in one process and reads in others, each of which connects to the first broker that answers."""
     fill(leader.address, 1, 10, rows=50)
-    fill(other.address, 1, 1)  # the same business with other rows: a read at this broker would be noticed
+    fill(other_broker.address, 1, 1)  # the same business with other rows: a read at this broker would be noticed
     reach = f"{follower.address},{leader.address}"
 
     with SnapshotClient(reach) as planner:
         snapshot = pickle.loads(pickle.dumps(planner.open(BUSINESS, splits=2)))
-        elsewhere = f"{follower.address},{other.address}"
+        elsewhere = f"{follower.address},{other_broker.address}"
         with SnapshotClient(elsewhere) as reader:
             rows = sum(
                 len(chunk.rows) for split in snapshot.splits for chunk in reader.read_split(snapshot.snapshot_id, split)
@@ -141,11 +141,13 @@ def test_any_client_with_its_id_reads_a_snapshot_where_it_was_made(
             planner.renew(snapshot.snapshot_id)
 
 
-def test_a_snapshot_of_a_broker_that_is_gone_is_reported_as_gone(leader: RunningBroker, other: RunningBroker) -> None:
+def test_a_snapshot_of_a_broker_that_is_gone_is_reported_as_gone(
+    leader: RunningBroker, other_broker: RunningBroker
+) -> None:
     """An interrupted load starts over at another broker, and does not wait for one that may never return."""
     fill(leader.address, 1, 2)
-    fill(other.address, 1, 2)
-    reach = f"{leader.address},{other.address}"
+    fill(other_broker.address, 1, 2)
+    reach = f"{leader.address},{other_broker.address}"
     with SnapshotClient(reach) as planner:
         snapshot = planner.open(BUSINESS)
     leader.stop()
@@ -221,8 +223,10 @@ def test_a_client_waits_for_a_leader_that_is_not_known_yet(leader: RunningBroker
         elected.join()
 
 
-def test_brokers_that_name_each_other_are_given_up_in_limited_time(leader: RunningBroker, other: RunningBroker) -> None:
-    with NotLeading(leader.address) as first, NotLeading(other.address) as second:
+def test_brokers_that_name_each_other_are_given_up_in_limited_time(
+    leader: RunningBroker, other_broker: RunningBroker
+) -> None:
+    with NotLeading(leader.address) as first, NotLeading(other_broker.address) as second:
         first.follows, second.follows = second.address, first.address
         with Producer(f"{first.address},{second.address}", BUSINESS, "p", window_bytes_max=1) as producer:
             started = time.monotonic()
@@ -251,20 +255,20 @@ def test_a_dead_leader_that_is_still_named_delays_no_client(leader: RunningBroke
 
 
 def test_a_leader_lost_in_the_middle_is_replaced_by_the_one_that_followers_name(
-    leader: RunningBroker, other: RunningBroker
+    leader: RunningBroker, other_broker: RunningBroker
 ) -> None:
     """The next connection of this process remembers which leader broke the stream."""
     with NotLeading(leader.address, follows=None) as first:
-        reach = f"{first.address},{other.address}"
+        reach = f"{first.address},{other_broker.address}"
         with Producer(reach, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
             producer.connect(0, 0)
             commit(producer, [half(1)])
             leader.stop()
             with pytest.raises(Unavailable):
                 producer.wait_until_decided(2)
-        assert broker_selection.shared_selector(reach).in_order(BUSINESS)[0] == other.address
+        assert broker_selection.shared_selector(reach).in_order(BUSINESS)[0] == other_broker.address
         fill(reach, 1, 1)
-    assert business_status(other.address).next_offset == 1
+    assert business_status(other_broker.address).next_offset == 1
 
 
 def test_eight_concurrent_clients_find_the_leader(leader: RunningBroker, follower: NotLeading) -> None:

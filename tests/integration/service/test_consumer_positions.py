@@ -168,18 +168,18 @@ def test_a_consumers_report_does_not_wait_for_its_acknowledgement(
 
 
 def test_close_ends_all_threads_and_a_closed_subscriber_reports_it(broker: RunningBroker) -> None:
-    def ours() -> set[str]:
+    def client_threads() -> set[str]:
         return {t.name for t in threading.enumerate() if t.name.startswith(("venus-subscriber", "Thread-"))}
 
     fill(broker.address, 1, 1)
-    before = ours()
+    before = client_threads()
     for _ in range(3):
         reader = subscriber(broker)
         reader.open(0, 0)
         reader.close()
         with pytest.raises(VenusError):
             reader.increments(1.0)
-    eventually(lambda: ours() <= before)
+    eventually(lambda: client_threads() <= before)
 
 
 def test_every_call_reports_a_stopped_broker(start_broker: StartBroker) -> None:

@@ -141,7 +141,7 @@ def test_a_busy_processor_ends_only_the_detailed_metrics(
 
 
 def test_a_killed_broker_reports_it_for_half_an_hour_and_a_stopped_one_does_not(tmp_path: Path) -> None:
-    def facts(started: BrokerProcess) -> list[str]:
+    def crash_facts(started: BrokerProcess) -> list[str]:
         return [fact.fact for fact in traffic(started.address).facts if fact.fact == "crash"]
 
     with BrokerProcess(settings(tmp_path / "data")) as first:
@@ -149,10 +149,10 @@ def test_a_killed_broker_reports_it_for_half_an_hour_and_a_stopped_one_does_not(
     with BrokerProcess(settings(tmp_path / "data")) as second:
         eventually(lambda: [gauge for gauge in traffic(second.address).gauges if gauge.name == "streams"])
         time.sleep(2)
-        assert facts(second) == []
+        assert crash_facts(second) == []
         second.kill()
     with BrokerProcess(settings(tmp_path / "data")) as third:
-        eventually(lambda: facts(third) == ["crash"])
+        eventually(lambda: crash_facts(third) == ["crash"])
         (fact,) = (fact for fact in traffic(third.address).facts if fact.fact == "crash")
         assert fact.reason == "the broker's process ended without a stop"
         assert fact.since_us <= fact.seen_us

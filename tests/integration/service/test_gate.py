@@ -111,7 +111,7 @@ def test_a_producer_waits_until_a_forgotten_business_is_removed(
     monkeypatch.setattr(gates, "WAIT_S", WAIT_S)
     monkeypatch.setattr(gates, "HINDERED_S", WAIT_S)
 
-    async def comes() -> None:
+    async def connect_during_removal() -> None:
         asked = asyncio.ensure_future(broker.gate.admit_producer(BUSINESS))
         await asyncio.sleep(gates.LOOK_EVERY_S)
         broker.host.dropping.add(BUSINESS)  # the coordinator has reported that the business was forgotten
@@ -128,7 +128,7 @@ def test_a_producer_waits_until_a_forgotten_business_is_removed(
         broker.shared.publish(BUSINESS, ReplicaStanding(term=0, leads=True, refusal=""))
         await asyncio.wait_for(asked, WAIT_S)
 
-    asyncio.run(comes())
+    asyncio.run(connect_during_removal())
 
 
 def test_data_that_the_cluster_does_not_know_keeps_producers_out(

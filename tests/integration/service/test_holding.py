@@ -26,7 +26,7 @@ from venus.rpc.subscriber import Subscriber
 pytestmark = pytest.mark.integration
 
 KEEPALIVE_S = 1.0
-#: A living client gets so long to answer a ping, however busy the machine is.
+#: A living client gets this long to answer a ping, however busy the machine is.
 ANSWER_S = 8.0
 #: Longer than a test: neither keepalive nor the wait for the holder's answer ends within one.
 NEVER_S = 600.0
@@ -67,14 +67,14 @@ def speaking(sender: Producer) -> Iterator[None]:
     """Ship half messages all the time: the broker hears from this producer after whatever moment."""
     done = threading.Event()
 
-    def speak() -> None:
+    def send_halves() -> None:
         for number in count(1):
             sender.send_half(half(number))
             sender.wait_until_persisted(number)
             if done.wait(0.1):
                 return
 
-    thread = threading.Thread(target=speak)
+    thread = threading.Thread(target=send_halves)
     thread.start()
     try:
         yield
@@ -164,7 +164,7 @@ def test_of_many_concurrent_producers_exactly_one_is_admitted(broker: RunningBro
     outcomes: list[str] = []
     done = threading.Event()
 
-    def come(name: str) -> None:
+    def connect_producer(name: str) -> None:
         with producer(broker.address, name) as one:
             try:
                 one.connect(0, 0, owner=name)
@@ -175,7 +175,7 @@ def test_of_many_concurrent_producers_exactly_one_is_admitted(broker: RunningBro
             with speaking(one):
                 done.wait(SOON_S)
 
-    threads = [threading.Thread(target=come, args=(f"p:{n}",)) for n in range(6)]
+    threads = [threading.Thread(target=connect_producer, args=(f"p:{n}",)) for n in range(6)]
     for thread in threads:
         thread.start()
     eventually(lambda: len(outcomes) == len(threads))

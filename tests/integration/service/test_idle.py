@@ -24,7 +24,7 @@ _SLEPT = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE)
 
 
 def count_wakeups() -> dict[str, int]:
-    """Return how often each of these threads has gone to sleep so far."""
+    """Return how often each of these threads has slept so far."""
     ids = {thread.name: thread.native_id for thread in threading.enumerate() if thread.name in MOST}
     statuses = {name: Path(f"/proc/self/task/{number}/status").read_text() for name, number in ids.items()}
     return {name: int(_SLEPT.findall(text)[0]) for name, text in statuses.items()}

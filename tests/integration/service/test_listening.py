@@ -77,7 +77,7 @@ def feed(broker: RealBroker) -> Feed:
 
 
 Subscribe = Callable[..., Reader]
-#: A client of HTTP that reads is never away for so long, however busy the machine is.
+#: A client of HTTP that reads is never away for this long, however busy the machine is.
 UNREAD_S = 6.0
 
 

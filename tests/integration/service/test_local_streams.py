@@ -55,7 +55,7 @@ def forbid_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def start_with_keepalive(folder: Path, timeout_s: float) -> Iterator[RunningBroker]:
-    """Start a broker that pings often, and waits for so long for the answer."""
+    """Start a broker that pings often, and waits for this long for the answer."""
     running = start_in_thread(settings(folder / "data"), keepalive=Keepalive(every_s=0.3, timeout_s=timeout_s))
     running.address = local_address(running)
     try:

@@ -120,7 +120,7 @@ def test_readers_of_full_data_pause_too(start_broker: StartBroker, monkeypatch: 
                 small.commit()
 
         def rests_at_each_chunk() -> bool:
-            """Read once; a writer that the machine does not run sends nothing that there is to rest for."""
+            """Read once; a writer that gets no CPU time sends nothing for which a read would have to rest."""
             rests.clear()
             began, split = time.monotonic(), snapshot.splits[0]
             chunks = list(snapshots.read_split(snapshot.snapshot_id, split, chunk_bytes=LARGE_BYTES))

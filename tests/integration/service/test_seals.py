@@ -111,7 +111,7 @@ CALLS: dict[str, Call] = {
 }
 #: Methods whose answer is an error: a gRPC status without a message.
 NO_ANSWER = ("Decide", "Forget", "ForgetBusiness", "Promote")
-#: All bits of this many bytes at the start, and of the seal, are flipped; between them one bit in so many.
+#: All bits of this many bytes at the start, and of the seal, are flipped; between them one bit in this many.
 SOME, MOST = (20, 113), (150, 9)
 
 

@@ -54,7 +54,7 @@ def test_a_consumer_that_stops_reading_is_named_and_gets_a_smaller_window_until_
         assert slow.slow_since_us > 0
         newest = 41
 
-        def quick_has_all_of_its_window() -> bool:
+        def quick_consumer_has_whole_window() -> bool:
             """Take one more change: a pause of the machine also shrinks the window, which then grows again."""
             nonlocal newest
             newest += 1
@@ -63,15 +63,15 @@ def test_a_consumer_that_stops_reading_is_named_and_gets_a_smaller_window_until_
             found = consumer_status(broker, "quick")
             return (found.window_bytes, found.slow_since_us) == (MIB, 0)
 
-        eventually(quick_has_all_of_its_window)
+        eventually(quick_consumer_has_whole_window)
         eventually(lambda: (found := find_limiter(broker, "slow consumer")) is not None and found.who == "stopped")
         assert len(take(stopped, newest)) == newest, "nothing is lost, nothing stands still"
 
-        def stopped_recovers() -> bool:
+        def stopped_consumer_recovers() -> bool:
             found = consumer_status(broker, "stopped")
             return found.slow_since_us == 0 and found.window_bytes > WINDOW_STEP_BYTES
 
-        eventually(stopped_recovers)
+        eventually(stopped_consumer_recovers)
 
 
 def test_a_consumer_that_polls_without_waiting_is_not_taken_as_slow(start_broker: StartBroker) -> None:

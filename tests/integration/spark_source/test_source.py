@@ -239,7 +239,7 @@ def test_a_stream_survives_stops_failures_and_the_brokers_death(
     feed.cut(*(put(i, f"label {i}", i) for i in range(300)), batch_rows=40)
     stream = CollectedQuery(spark, broker, tmp_path, starting="earliest", max_rows=200, splits=3)
 
-    def live(cuts: int) -> None:
+    def write_random_cuts(cuts: int) -> None:
         for n in range(cuts):
             keys = rng.sample(range(300), 30)
             feed.cut(
@@ -249,20 +249,20 @@ def test_a_stream_survives_stops_failures_and_the_brokers_death(
             )
 
     with stream:
-        live(4)
+        write_random_cuts(4)
         stream.wait_for(broker.next_offset)
         broker.kill()
         broker.start()
         feed.truncate(1, put(3, "behind", 3))
-        live(3)
+        write_random_cuts(3)
         stream.wait_for(broker.next_offset)
     stream.fails = True
-    live(3)
+    write_random_cuts(3)
     stream.start()
     eventually(lambda: not stream.query.isActive, "the failure", timeout_s=WAIT_S)
     stream.fails = False
     with stream:
-        live(3)
+        write_random_cuts(3)
         stream.wait_for(broker.next_offset)
 
     assert not stream.different

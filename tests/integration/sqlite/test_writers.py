@@ -68,7 +68,7 @@ def write(file: Path, seed: int, ended: threading.Event, waits: list[float], err
 
 
 def race(shop: Shop, seconds: float, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float], int]:
-    """Let four writers write while the copy follows, for so long and until there are cuts of several sizes.
+    """Let four writers write while the copy follows, for a time and until there are cuts of several sizes.
 
     Return their waits, VENUS's lock times, and how many cuts there were.
     """
@@ -161,7 +161,7 @@ def test_capture_waits_for_a_commit_that_locks_all_others_out(tmp_path: Path) ->
         shop.copy.catch_up()
         shop.source.capture.write_heartbeat()  # after a transaction of the application
 
-        def look() -> None:
+        def read_registry() -> None:
             shop.source.registry.read_registered_tables()
 
         def poll() -> None:
@@ -173,7 +173,7 @@ def test_capture_waits_for_a_commit_that_locks_all_others_out(tmp_path: Path) ->
             shop.source.capture.read_backlog,
             shop.source.registry.read_state,
             shop.source.capture.refresh_schemas,
-            look,
+            read_registry,
             poll,
         )
         for ask in asked:

@@ -188,13 +188,13 @@ def test_a_resync_counts_exactly_the_held_changes_below_its_cut(
     load = SideLoad._load
     behind_cut: list[int] = []
 
-    def slow(self: SideLoad, *arguments: Any) -> None:
+    def load_with_new_cuts(self: SideLoad, *arguments: Any) -> None:
         load(self, *arguments)
         write_cuts(feed, 5, seed=9)
         wait_until_caught_up(database, feed.broker)
         behind_cut.append(self.cut or 0)
 
-    monkeypatch.setattr(SideLoad, "_load", slow)
+    monkeypatch.setattr(SideLoad, "_load", load_with_new_cuts)
     query(database, CHECK)
     with following(settings, "a"):
         if held == "paused":
@@ -227,13 +227,13 @@ def _lose_section(monkeypatch: pytest.MonkeyPatch, *, nth: int = 1) -> None:
     walk = SectionWalk.walk
     met: list[int] = []
 
-    def lose(self: SectionWalk, piece: CutPiece) -> Iterator[tuple[SectionRole, TableChanges, int]]:
+    def lose_section(self: SectionWalk, piece: CutPiece) -> Iterator[tuple[SectionRole, TableChanges, int]]:
         for role, section, offset in walk(self, piece):
             met.extend([1] if section.table_id == 1 else [])
             if section.table_id != 1 or len(met) != nth:
                 yield role, section, offset
 
-    monkeypatch.setattr(SectionWalk, "walk", lose)
+    monkeypatch.setattr(SectionWalk, "walk", lose_section)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -324,7 +324,7 @@ def test_changes_are_counted_once_if_a_table_catches_up_beyond_its_resyncs_cut(
     settings = start(feed, database, apply={"cut_group_rows_max": 10})
     load = SideLoad._load
 
-    def slow(self: SideLoad, *arguments: Any) -> None:
+    def load_with_new_cuts(self: SideLoad, *arguments: Any) -> None:
         load(self, *arguments)
         write_cuts(feed, 80, seed=9)
         wait_until_caught_up(database, feed.broker)
@@ -333,7 +333,7 @@ def test_changes_are_counted_once_if_a_table_catches_up_beyond_its_resyncs_cut(
             lambda: (read_table_states(settings, "a")[0].held_from or 1 << 60) > (self.cut or 0), "some catching up"
         )
 
-    monkeypatch.setattr(SideLoad, "_load", slow)
+    monkeypatch.setattr(SideLoad, "_load", load_with_new_cuts)
     with following(settings, "a"):
         pause(settings, "a", ["items"])
         write_cuts(feed, 3, seed=8)

@@ -117,7 +117,7 @@ def test_a_cut_is_never_half_visible(database: str, broker: FakeDelivery, feed: 
         start = broker.next_offset
         broker.hold_from = start + 150
         feed.cut(*(put(i, "second", i) for i in range(1, 401)), batch_rows=50)
-        eventually(lambda: _busy(database), "the transaction's start")
+        eventually(lambda: _is_in_transaction(database), "the transaction's start")
         assert query(database, "SELECT count(*) FROM shop.items WHERE label = 'second'") == [(0,)]
         assert applied_offset(database) == start
         broker.release()
@@ -149,7 +149,7 @@ def test_deletions_wait_for_rows_and_are_executed_in_one_pass(
     assert sum('DELETE FROM "shop"."items" t USING' in text for text in ran) == 2
 
 
-def _busy(database: str) -> bool:
+def _is_in_transaction(database: str) -> bool:
     text = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%' AND xact_start IS NOT NULL"
     return bool(query(database, text)[0][0])
 

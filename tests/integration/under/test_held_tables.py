@@ -49,7 +49,7 @@ def consumer(real: RealBroker, group: str = "main/a") -> broker_pb2.ConsumerStat
     return next(c for c in business_status(real.address).consumers if c.group == group)
 
 
-def trimmed_beyond(real: RealBroker, offset: int) -> bool:
+def is_trimmed_beyond(real: RealBroker, offset: int) -> bool:
     return business_status(real.address).log_start > offset
 
 
@@ -77,7 +77,7 @@ def test_the_increments_of_a_held_table_are_kept_over_reconnections(database: st
         resume(settings, "a", ["items"])
         eventually(lambda: state_of(settings).state == "ACTIVE", "the table's return")
         eventually(lambda: consumer(real).kept == real.next_offset, "the end of what is kept")
-        eventually(lambda: trimmed_beyond(real, held_from), "the trimming")
+        eventually(lambda: is_trimmed_beyond(real, held_from), "the trimming")
 
     assert (kept.kept, kept.held_bytes > 2 * RETAIN_BYTES) == (held_from, True)
     assert [rows_at(database, feed.schemas[t]) for t in (1, 2)] == [feed.model[1], feed.model[2]]
@@ -100,7 +100,7 @@ def test_a_held_table_without_its_increments_halts_alone(database: str, real: Re
     eventually(lambda: not consumer(real).connected, "the end of the stream")
     with AdminClient(real.address) as admin:
         admin.forget("main", "main/a")
-    eventually(lambda: trimmed_beyond(real, state_of(settings).held_from or 0), "the trimming")
+    eventually(lambda: is_trimmed_beyond(real, state_of(settings).held_from or 0), "the trimming")
 
     with following(settings, "a"):
         feed.cut(put(2, "again", 2), put(2, "again", 2, table=2))

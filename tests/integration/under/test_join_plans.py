@@ -21,8 +21,8 @@ BOUND = "SET LOCAL statement_timeout = '60s'"
 
 
 @pytest.fixture
-def table(database: str, broker: FakeDelivery, feed: Feed) -> Iterator[tuple[TargetSession, RowSql]]:
-    """Open a session like the apply loop's; its table was analysed while it was still being filled."""
+def session_and_sql(database: str, broker: FakeDelivery, feed: Feed) -> Iterator[tuple[TargetSession, RowSql]]:
+    """Return a session like the apply loop's, and the statements of a table analysed while it was being filled."""
     settings = load_target(database, feed, items(), rows=1)
     query(database, f"INSERT INTO shop.items (id, label, amount) SELECT g, 'x', g FROM generate_series(2, {ROWS}) g")
     query(database, "ANALYZE shop.items; UPDATE pg_class SET reltuples = 0 WHERE oid = 'shop.items'::regclass")
@@ -46,9 +46,9 @@ def has_usual_plans(session: TargetSession) -> bool:
 
 
 def test_many_keys_are_deleted_from_a_table_that_was_analysed_while_its_rows_came(
-    table: tuple[TargetSession, RowSql],
+    session_and_sql: tuple[TargetSession, RowSql],
 ) -> None:
-    session, sql = table
+    session, sql = session_and_sql
     stage_rows(session, sql, sql.key_stage, sql.key)
 
     session.run(sql.text("delete_staged", stage=sql.key_stage, staged="0"))
@@ -57,8 +57,8 @@ def test_many_keys_are_deleted_from_a_table_that_was_analysed_while_its_rows_cam
     assert has_usual_plans(session)
 
 
-def test_repeated_keys_are_dropped_from_a_large_stage(table: tuple[TargetSession, RowSql]) -> None:
-    session, sql = table
+def test_repeated_keys_are_dropped_from_a_large_stage(session_and_sql: tuple[TargetSession, RowSql]) -> None:
+    session, sql = session_and_sql
     stage_rows(session, sql, sql.stage, sql.columns)
     session.run(f"INSERT INTO {sql.stage} SELECT {sql.columns} FROM shop.items LIMIT 10")
 
@@ -68,9 +68,9 @@ def test_repeated_keys_are_dropped_from_a_large_stage(table: tuple[TargetSession
     assert has_usual_plans(session)
 
 
-def test_a_few_keys_of_a_large_table_are_looked_up(table: tuple[TargetSession, RowSql]) -> None:
+def test_a_few_keys_of_a_large_table_are_looked_up(session_and_sql: tuple[TargetSession, RowSql]) -> None:
     """A hash join reads the whole table, so it must not be used if the statistics show a large one."""
-    session, sql = table
+    session, sql = session_and_sql
     session.rollback()
     session.run("ANALYZE shop.items; BEGIN")
     session.run(f"{sql.create_stages}; INSERT INTO {sql.key_stage} SELECT id FROM shop.items WHERE id <= 200")
@@ -82,8 +82,8 @@ def test_a_few_keys_of_a_large_table_are_looked_up(table: tuple[TargetSession, R
     assert "Hash" not in plan
 
 
-def test_many_keys_of_a_large_table_are_joined_in_one_pass(table: tuple[TargetSession, RowSql]) -> None:
-    session, sql = table
+def test_many_keys_of_a_large_table_are_joined_in_one_pass(session_and_sql: tuple[TargetSession, RowSql]) -> None:
+    session, sql = session_and_sql
     session.rollback()
     session.run("ANALYZE shop.items; BEGIN")
     session.run(f"{sql.create_stages}; INSERT INTO {sql.key_stage} SELECT id FROM shop.items WHERE id % 3 = 0")

@@ -63,7 +63,7 @@ def load(database: str, feed: Feed, rows_max: int, on_error: str = "halt") -> Se
     return settings
 
 
-def large(*, first: int = 0, count: int = 200) -> list[Change]:
+def many_changes(*, first: int = 0, count: int = 200) -> list[Change]:
     return [put(i, f"{i} {LABEL}", i) for i in range(first, first + count)]
 
 
@@ -91,7 +91,7 @@ def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
     settings = load(database, feed, 20)
     with hold_back(database, real, settings):
         feed.cut(put(1, "small", 1), put(2, "x", 2, table=2))
-        feed.cut(*large(), put(3, "x", 3, table=2), batch_rows=5)
+        feed.cut(*many_changes(), put(3, "x", 3, table=2), batch_rows=5)
         feed.cut(put(2, "later", 1))
         wait_until_caught_up(database, real)
         waiting_rows.clear()
@@ -108,7 +108,7 @@ def test_a_row_that_is_refused_in_such_a_cut_is_quarantined(database: str, real:
     settings = load(database, feed, 20, "quarantine")
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
     with hold_back(database, real, settings):
-        changes = large()
+        changes = many_changes()
         changes[150] = put(150, "bad", 666)
         feed.cut(*changes, batch_rows=5)
     with following(settings, "a"):
@@ -129,7 +129,7 @@ def test_a_table_halts_at_such_a_cut_and_continues_after_the_repair(database: st
     with hold_back(database, real, settings):
         feed.cut(put(1, "before", 1))
         start = real.next_offset
-        changes = large()
+        changes = many_changes()
         changes[150] = put(150, "bad", 666)
         feed.cut(*changes, batch_rows=5)
     state = read_table_states(settings, "a")[0]
@@ -150,7 +150,7 @@ def test_rows_that_exchange_a_value_far_apart_in_such_a_cut_are_merged_together(
     settings = load(database, feed, 20)
     query(database, "CREATE UNIQUE INDEX only_here ON shop.items (md5(label))")
     with hold_back(database, real, settings):
-        changes = large()
+        changes = many_changes()
         changes[60], changes[180] = put(60, "old 180", 60), put(180, "old 60", 180)
         feed.cut(*changes, batch_rows=5)
     with following(settings, "a"):
@@ -215,7 +215,7 @@ def test_few_large_rows_of_one_cut_are_streamed_into_the_target(
     monkeypatch.setattr(RowWriter, "make_room", record_call)
     with following(settings, "a"):
         feed.cut(put(1, "small", 1))
-        feed.cut(*large(), *(put(n, LABEL, 1, table=2) for n in range(100)), batch_rows=5)
+        feed.cut(*many_changes(), *(put(n, LABEL, 1, table=2) for n in range(100)), batch_rows=5)
         feed.cut(*(put(n, "last", 1) for n in range(10)))
         wait_until_caught_up(database, real)
 

@@ -61,7 +61,7 @@ def feed(real: RealBroker) -> Feed:
     return networks.two_regions(real)
 
 
-def at(settings: Settings, address: str) -> Settings:
+def settings_at(settings: Settings, address: str) -> Settings:
     return settings.model_copy(update={"broker": BrokerSettings(listen=address)})
 
 
@@ -88,7 +88,7 @@ def test_a_target_takes_no_changes_from_a_set_with_other_rows(
     for name, there in (("us", "label = 'US'"), ("whole", "every row")):
         offset = applied_offset(database)
         with pytest.raises(OtherRows) as caught:
-            follow_once(at(settings, sets[name].address))
+            follow_once(settings_at(settings, sets[name].address))
         assert str(caught.value) == (
             f"target a: main: set {name} has other rows than set eu at offset {offset}: shop.items ({there}; until "
             "now label = 'EU'); nothing is read from it"
@@ -96,13 +96,13 @@ def test_a_target_takes_no_changes_from_a_set_with_other_rows(
         assert caught.value.hint.startswith("give that set the same predicates; or `venus resync --all --target a`")
         assert applied_offset(database) == offset
     feed.cut(put(3, "EU", 30), put(4, "US", 40))
-    with following(at(settings, sets["twin"].address), "a"):  # the same predicate in other words
+    with following(settings_at(settings, sets["twin"].address), "a"):  # the same predicate in other words
         wait_until_caught_up(database, real)
     assert rows_at(database, items()).keys() == {("1",), ("3",)}
     assert '"set": "twin"' in query(database, "SELECT rows_identity FROM venus.applied")[0][0]
 
-    request_resync(at(settings, sets["us"].address), "a", "*")  # the remedy
-    with following(at(settings, sets["us"].address), "a"):
+    request_resync(settings_at(settings, sets["us"].address), "a", "*")  # the remedy
+    with following(settings_at(settings, sets["us"].address), "a"):
         eventually(lambda: rows_at(database, items()).keys() == {("2",), ("4",)})
         wait_until_caught_up(database, real)
 
@@ -154,7 +154,7 @@ def test_a_position_of_an_older_version_is_accepted_once(
     assert found is not None
     assert found.set == "eu"
     with pytest.raises(OtherRows):
-        follow_once(at(settings, sets[1].address))
+        follow_once(settings_at(settings, sets[1].address))
 
 
 def test_a_table_that_appears_later_is_in_the_position(
@@ -186,9 +186,9 @@ def test_a_table_that_appears_later_is_in_the_position(
         assert found is not None
         assert [one.name for one in found.tables] == ["shop.late"]
     with pytest.raises(OtherRows, match=r"shop\.late"):
-        follow_once(at(settings, sets[1].address))
+        follow_once(settings_at(settings, sets[1].address))
     with pytest.raises(OtherRows, match=r"shop\.late"):
-        run_lake(at(folder, sets[1].address), "a", threading.Event())
+        run_lake(settings_at(folder, sets[1].address), "a", threading.Event())
     with following(settings, "a"):
         wait_until_caught_up(database, real)
 
@@ -211,13 +211,13 @@ def test_a_set_takes_no_changes_from_another_set_above_with_other_rows(
     port = free_port()
     own = {"main": {"items": "amount > 0"}}
 
-    def below(name: str) -> RunningBroker:
+    def start_below(name: str) -> RunningBroker:
         return start("access", uppers[name].address, level=2, where=own, listen=f"127.0.0.1:{port}")
 
-    access = below("eu")
+    access = start_below("eu")
     networks.has(access.address, real.next_offset)
     access.stop()
-    access = below("us")
+    access = start_below("us")
     reason = networks.wait_for_state(access.address, "refused").reason
     assert reason.startswith("main: set us has other rows than set eu at offset ")
     assert "shop.items (label = 'US' and amount > 0; until now label = 'EU' and amount > 0)" in reason
@@ -226,7 +226,7 @@ def test_a_set_takes_no_changes_from_another_set_above_with_other_rows(
     assert business_status(access.address).next_offset < real.next_offset
     assert business_status(access.address).mirror.fills == 0
     access.stop()
-    access = below("narrow")  # the same rows, selected by other predicates above
+    access = start_below("narrow")  # the same rows, selected by other predicates above
     networks.has(access.address, real.next_offset)
     assert business_status(access.address).mirror.fills == 0
     assert read_identity(access.address, real.next_offset) != read_identity(uppers["us"].address, real.next_offset)
@@ -236,12 +236,12 @@ def test_a_consumer_at_the_cut_of_a_refilled_set_gets_the_reason(real: RealBroke
     """The column is dropped and added again; meanwhile the table does not change, and keeps its predicate."""
     port = free_port()
 
-    def again() -> RunningBroker:
+    def start_mirror() -> RunningBroker:
         broker = start("eu", real.address, where=EU, listen=f"127.0.0.1:{port}")
         networks.has(broker.address, real.next_offset)
         return broker
 
-    broker = again()
+    broker = start_mirror()
     before = read_identity(broker.address, real.next_offset)
     whole = items()
     feed.describe(replace(whole, version=2, columns=(whole.columns[0], whole.columns[2])))
@@ -255,7 +255,7 @@ def test_a_consumer_at_the_cut_of_a_refilled_set_gets_the_reason(real: RealBroke
     broker = start("eu", real.address, where={"main": {"items": "amount > 0"}}, listen=f"127.0.0.1:{port}")
     networks.has(broker.address, end)
     broker.stop()
-    broker = again()
+    broker = start_mirror()
     with pytest.raises(
         OffsetTrimmed, match=f"set eu has loaded the full data again, and has other rows at offset {end} than"
     ):
@@ -301,12 +301,12 @@ def test_a_set_of_an_older_version_learns_the_selection_of_the_sets_above(
     """An older version took its full data, and did not store the selection."""
     made = replication_plan.build_begin_entry
 
-    def older(snapshot: broker_pb2.Snapshot, **more: Any) -> mirror_pb2.MirrorBegin:
+    def build_older_entry(snapshot: broker_pb2.Snapshot, **more: Any) -> mirror_pb2.MirrorBegin:
         found = made(snapshot, **more)
         found.ClearField("levels")
         return found
 
-    monkeypatch.setattr(replication_plan, "build_begin_entry", older)
+    monkeypatch.setattr(replication_plan, "build_begin_entry", build_older_entry)
     eu = start("eu", real.address, tier="tandem", where=EU)
     access = start("access", eu.address, level=2)
     networks.has(access.address, real.next_offset)

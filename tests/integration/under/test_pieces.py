@@ -36,7 +36,7 @@ GROUP = 20
 
 
 @pytest.fixture(autouse=True)
-def _one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def _single_batch_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deliver batches one by one, because a cut that has arrived completely is not streamed."""
     increments = Subscriber.increments
     kept: dict[Subscriber, deque[broker_pb2.Increment]] = {}

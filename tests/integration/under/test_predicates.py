@@ -52,7 +52,7 @@ def feed(real: RealBroker) -> Feed:
     return Feed(real)
 
 
-def inside(feed: Feed, at_least: int = 100, region: str = "EU") -> dict[Any, Any]:
+def rows_inside(feed: Feed, at_least: int = 100, region: str = "EU") -> dict[Any, Any]:
     """Return the source's rows that satisfy a predicate, computed in plain Python."""
     rows = feed.model[1].items()
     return {k: r for k, r in rows if r[0] == region and r[1] is not None and int(r[1]) >= at_least}
@@ -111,8 +111,8 @@ def has_settled(settings: Settings) -> bool:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_target_gets_the_rows_of_its_predicate(database: str, feed: Feed, way: str) -> None:
     settings = start(feed, database, WHERE, apply=WAYS[way])
-    assert 0 < len(inside(feed)) < len(feed.model[1])
-    assert rows_at(database, items()) == inside(feed)
+    assert 0 < len(rows_inside(feed)) < len(feed.model[1])
+    assert rows_at(database, items()) == rows_inside(feed)
     left = {"id": "5000"}
 
     feed.cut(put(left["id"], "EU", 100))
@@ -127,7 +127,7 @@ def test_a_target_gets_the_rows_of_its_predicate(database: str, feed: Feed, way:
         write_cuts(feed, 30, seed=7)
         wait_until_caught_up(database, feed.broker)
 
-    assert rows_at(database, items()) == inside(feed)
+    assert rows_at(database, items()) == rows_inside(feed)
     assert rows_at(database, items(2, "others")) == feed.model[2]
     assert read_progress(settings, "a").unaccounted == 0
 
@@ -149,7 +149,7 @@ def test_a_changed_predicate_is_applied_from_the_brokers_full_data(database: str
             eventually(partial(has_settled, changed), "the change of the predicate")
             write_cuts(feed, 5, seed=number + 10)
             wait_until_caught_up(database, feed.broker)
-        assert rows_at(database, items()) == inside(feed, **named) != {}, where
+        assert rows_at(database, items()) == rows_inside(feed, **named) != {}, where
         assert rows_at(database, items(2, "others")) == feed.model[2]
         assert read_progress(changed, "a").unaccounted == 0
     with following(settings, "a"):  # without a predicate every row is added again
@@ -231,7 +231,7 @@ def test_a_renamed_column_halts_its_table_alone_until_the_predicate_follows(data
         eventually(lambda: has_settled(changed), "the table's coming back")
         feed.cut(put(5, "EU", 300), put(3, "US", 300))
         wait_until_caught_up(database, feed.broker)
-    assert rows_at(database, renamed) == inside(feed)
+    assert rows_at(database, renamed) == rows_inside(feed)
     assert read_progress(changed, "a").unaccounted == 0
 
 
@@ -279,14 +279,14 @@ def test_tasks_of_a_scale_out_apply_use_the_predicate_as_well(
             )
         )
         applies.apply_up_to(feed.broker.next_offset)
-        assert rows_at(database, items()) == inside(feed) != {}
+        assert rows_at(database, items()) == rows_inside(feed) != {}
     assert (applies.staged, applies.ordinary) == (3, 0)
 
     monkeypatch.setattr("venus.adapters.targets.postgresql.apply.staged_task.project_changes", lambda rows, *_: rows)
     feed.cut(put(5000, "US", 100))
     applies.apply_up_to(feed.broker.next_offset)
     applies.close()
-    assert rows_at(database, items()) != inside(feed)  # checks that this test can fail
+    assert rows_at(database, items()) != rows_inside(feed)  # checks that this test can fail
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_a_target_loaded_by_an_older_version_is_upgraded(database: str, feed: Fe
     with following(changed, "a"):
         eventually(lambda: has_settled(changed), "the new predicate")
 
-    assert rows_at(database, items()) == inside(feed)
+    assert rows_at(database, items()) == rows_inside(feed)
 
 
 def test_check_reports_on_predicates(database: str, feed: Feed) -> None:
@@ -419,7 +419,7 @@ def test_without_the_predicates_verdict_a_row_that_left_stays(
     with following(settings, "a"):
         feed.cut(put(5000, "US", 100))
         wait_until_caught_up(database, feed.broker)
-    assert rows_at(database, items()) != inside(feed)
+    assert rows_at(database, items()) != rows_inside(feed)
 
     monkeypatch.setattr("venus.adapters.targets.relational.resync.project_full_rows", lambda rows, *_: rows)
     changed = with_where(settings, {"items": "label = 'US'"})

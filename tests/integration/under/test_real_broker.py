@@ -26,7 +26,7 @@ from venus.rpc.admin import AdminClient
 pytestmark = pytest.mark.integration
 
 
-def _live(feed: Feed, rng: random.Random, cuts: int) -> None:
+def _write_random_cuts(feed: Feed, rng: random.Random, cuts: int) -> None:
     for n in range(cuts):
         keys = rng.sample(range(1, 300), 20)
         changes = [deletion(k) if rng.random() < 0.2 else put(k, f"{n} {k}", n) for k in keys]
@@ -37,25 +37,25 @@ def test_the_whole_life_of_a_target(database: str, second_database: str, real: R
     feed, rng = Feed(real), random.Random(11)
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, f"label {i}", i) for i in range(2000)), inserts_only=True, batch_rows=500)
-    _live(feed, rng, 10)
+    _write_random_cuts(feed, rng, 10)
     settings = settings_for(real.address, {"a": database, "b": second_database})
     assert full_sync(settings, "a").offset == real.next_offset
-    _live(feed, rng, 10)
+    _write_random_cuts(feed, rng, 10)
     with following(settings, "a"):
-        _live(feed, rng, 20)
+        _write_random_cuts(feed, rng, 20)
         wait_until_caught_up(database, real)
         pause(settings, "a", ["items"])
-        _live(feed, rng, 20)
+        _write_random_cuts(feed, rng, 20)
         resume(settings, "a", ["items"])
-        _live(feed, rng, 10)
+        _write_random_cuts(feed, rng, 10)
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         query(database, "DELETE FROM shop.items WHERE id < 50")
         request_resync(settings, "a", "items")
-        _live(feed, rng, 10)
+        _write_random_cuts(feed, rng, 10)
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         real.stop()
         real.start()
-        _live(feed, rng, 10)
+        _write_random_cuts(feed, rng, 10)
         full_sync(settings, "b")
         wait_until_caught_up(database, real)
         with AdminClient(real.address) as admin:

@@ -310,7 +310,7 @@ def test_a_failure_between_staging_and_applying_leaves_nothing(database: str, br
 
 
 def test_tasks_stage_the_rows_of_the_predicate(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    def inside(at_least: int) -> dict[Any, Any]:
+    def rows_inside(at_least: int) -> dict[Any, Any]:
         return {k: r for k, r in feed.model[1].items() if r[1] is not None and int(r[1]) >= at_least}
 
     settings, rng, runner = (
@@ -321,13 +321,13 @@ def test_tasks_stage_the_rows_of_the_predicate(database: str, broker: FakeDelive
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(n, "a", n) for n in range(10)))
     full_sync(settings, "a")
-    assert rows_at(database, items()) == inside(3)
+    assert rows_at(database, items()) == rows_inside(3)
     applies = make_apply(settings, runner)
     applies.start()
     for _ in range(3):
         write_changes(feed, rng, 6)
         applies.apply_up_to(broker.next_offset)
-        assert rows_at(database, items()) == inside(3)
+        assert rows_at(database, items()) == rows_inside(3)
     applies.close()
     assert applies.staged == 3
     assert runner.tasks >= 3
@@ -339,7 +339,7 @@ def test_tasks_stage_the_rows_of_the_predicate(database: str, broker: FakeDelive
     changed.apply_up_to(broker.next_offset)
     changed.close()
     assert changed.ordinary == 1
-    assert rows_at(database, items()) == inside(5)
+    assert rows_at(database, items()) == rows_inside(5)
     assert read_progress(settings, "a").unaccounted == 0
 
 

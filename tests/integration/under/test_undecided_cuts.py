@@ -90,7 +90,7 @@ def load(real: UndecidedBroker, feed: Feed, url: str, schema: TableSchema, rows:
     return settings
 
 
-def large(first: int, last: int, word: str) -> list[Change]:
+def many_changes(first: int, last: int, word: str) -> list[Change]:
     return [put(i, f"{word} {i} {LONG}", i) for i in range(first, last)]
 
 
@@ -119,7 +119,7 @@ def test_a_cut_is_written_before_its_decision_and_visible_after_it(
     settings = load(real, feed, database, schema)
     before = copy.deepcopy(feed.model[1])
     with following(settings, "a") as reports:
-        half_cut(real, feed, [*large(500, 2500, "new"), *(deletion(i) for i in range(100))])
+        half_cut(real, feed, [*many_changes(500, 2500, "new"), *(deletion(i) for i in range(100))])
         wait_until_written(database)
         assert rows_at(database, schema) == before
         assert applied_offset(database) < real.next_offset + 1
@@ -133,7 +133,7 @@ def test_a_cut_is_written_before_its_decision_and_visible_after_it(
 def test_rows_written_ahead_are_not_kept_in_memory(database: str, real: UndecidedBroker, feed: Feed) -> None:
     settings = load(real, feed, database, items())
     with following(settings, "a"):
-        half_cut(real, feed, large(0, 3000, "kept at the target alone"))
+        half_cut(real, feed, many_changes(0, 3000, "kept at the target alone"))
         wait_until_written(database)
         eventually(lambda: len(pieces()) == 15, "the whole cut")
         eventually(lambda: rows_kept() <= 600, "all rows but those that wait until a statement is full to be written")
@@ -158,13 +158,13 @@ def test_a_cut_that_is_rolled_back_leaves_nothing(database: str, real: Undecided
         for word in ("wrong", "wrong again"):
             was = copy.deepcopy((feed.model, feed.batch_no, feed.sequence, feed.committed))
             first = feed.batch_no + 1
-            half_cut(real, feed, large(0, 1500, word))
+            half_cut(real, feed, many_changes(0, 1500, word))
             wait_until_written(database)
             with AdminClient(real.address) as admin:
                 refs = {h.batch_no: h.digest for b in admin.status("main").businesses for h in b.halves}
             real.decide(Verdict.ROLLBACK, first, refs[first])
             feed.model, feed.batch_no, feed.sequence, feed.committed = was
-        feed.cut(*large(700, 2000, "right"), *(deletion(i) for i in range(5)), batch_rows=200)
+        feed.cut(*many_changes(700, 2000, "right"), *(deletion(i) for i in range(5)), batch_rows=200)
         wait_until_caught_up(database, real)
     assert rows_at(database, items()) == feed.model[1]
 
@@ -176,7 +176,9 @@ def test_values_that_change_places_across_the_pieces_of_a_cut(database: str, rea
     with following(settings, "a"):
         feed.cut(*(put(i, f"label {(i + 700) % 1500}", i) for i in range(1500)), batch_rows=100)
         wait_until_caught_up(database, real)
-        half_cut(real, feed, [put(i, f"label {(i + 300) % 1500}", i) for i in range(1500)] + large(2000, 3500, "more"))
+        half_cut(
+            real, feed, [put(i, f"label {(i + 300) % 1500}", i) for i in range(1500)] + many_changes(2000, 3500, "more")
+        )
         wait_until_written(database)
         real.decide(Verdict.COMMIT)
         wait_until_caught_up(database, real)
@@ -191,7 +193,7 @@ def test_commands_that_lock_or_alter_a_table_wait_for_the_decision(
     with following(settings, "a"):
         real.hold = True
         if what == "truncate":
-            feed.truncate(1, *large(0, 1500, "anew"))
+            feed.truncate(1, *many_changes(0, 1500, "anew"))
             schema = items()
         else:
             schema = replace(items(), version=2, columns=(*items().columns, column(4, "note")))
@@ -212,7 +214,7 @@ def test_a_silent_producer_does_not_hold_locks_at_the_target(
 ) -> None:
     settings = load(real, feed, database, items())
     with following(settings, "a"):
-        half_cut(real, feed, large(0, 1500, "late"))
+        half_cut(real, feed, many_changes(0, 1500, "late"))
         wait_until_written(database)
         monkeypatch.setattr(apply_loop, "DECISION_WAIT_S", 0.2)
         eventually(lambda: not has_uncommitted_rows(database), "the giving up")
@@ -226,7 +228,7 @@ def test_a_refused_row_is_handled_after_the_decision(database: str, real: Undeci
     settings = load(real, feed, database, items())
     query(database, "ALTER TABLE shop.items ADD CHECK (amount <> 1700)")
     with following(settings, "a"):
-        half_cut(real, feed, large(600, 2100, "one of them refused"))
+        half_cut(real, feed, many_changes(600, 2100, "one of them refused"))
         eventually(lambda: not has_uncommitted_rows(database), "the hesitation")
         assert query(database, "SELECT count(*) FROM venus.quarantine") == [(0,)]
         real.decide(Verdict.COMMIT)
@@ -244,13 +246,13 @@ def test_a_refused_row_that_is_rolled_back_halts_nothing(
     with following(settings, "a"):
         was = copy.deepcopy((feed.model, feed.batch_no, feed.sequence, feed.committed))
         first = feed.batch_no + 1
-        half_cut(real, feed, large(600, 2100, "one of them refused"))
+        half_cut(real, feed, many_changes(600, 2100, "one of them refused"))
         eventually(lambda: "the target refuses a row of it" in caplog.text, "the hesitation")
         with AdminClient(real.address) as admin:
             refs = {h.batch_no: h.digest for b in admin.status("main").businesses for h in b.halves}
         real.decide(Verdict.ROLLBACK, first, refs[first])
         feed.model, feed.batch_no, feed.sequence, feed.committed = was
-        feed.cut(*large(600, 1600, "right"), batch_rows=200)
+        feed.cut(*many_changes(600, 1600, "right"), batch_rows=200)
         wait_until_caught_up(database, real)
     assert query(database, "SELECT state FROM venus.target_table WHERE name = 'items'") == [("ACTIVE",)]
     assert rows_at(database, items()) == feed.model[1]

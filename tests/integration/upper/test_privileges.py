@@ -242,7 +242,7 @@ def test_an_inaccessible_table_of_mariadb_fails_no_statement_for_long(
         )
     place, needed = (f"{name}.{log}", "SELECT, INSERT, DELETE") if lost == "INSERT" else (f"{name}.customer", lost)
 
-    def works() -> bool:
+    def can_write() -> bool:
         try:
             shop.write_alike()
         except sqlalchemy.exc.OperationalError:  # Error 1142: command denied
@@ -255,7 +255,7 @@ def test_an_inaccessible_table_of_mariadb_fails_no_statement_for_long(
         if filled:
             until_equal(shop, broker)
             mariadb.administer(f"REVOKE {lost} ON {place} FROM {user}")
-        eventually(works)
+        eventually(can_write)
         eventually(lambda: problems(broker))
         (said,) = problems(broker)
         grant = f"GRANT {needed} ON {place} TO {user}"

@@ -68,7 +68,7 @@ def running(chosen: Settings, *, take_over: bool = False) -> Iterator[RunningAda
 
 
 def _until_equal(shop: Shop, broker: RunningBroker, also: Callable[[Ledger], bool] = lambda ledger: True) -> Ledger:
-    def equal() -> Ledger | None:
+    def find_equal_ledger() -> Ledger | None:
         try:
             ledger = read_ledger(broker.address)
         except Unavailable:  # no rows have arrived yet
@@ -78,7 +78,7 @@ def _until_equal(shop: Shop, broker: RunningBroker, also: Callable[[Ledger], boo
                 return None
         return ledger if also(ledger) else None
 
-    ledger = eventually(equal)
+    ledger = eventually(find_equal_ledger)
     assert isinstance(ledger, Ledger)
     return ledger
 

@@ -69,12 +69,12 @@ def read_rows(url: str, query: str) -> Rows:
 def wait_until_equal(e2e: EndToEnd, source: Database, query: str = "SELECT * FROM item") -> None:
     """Wait until the target has the source's rows; check that it keeps them."""
 
-    def equal() -> bool:
+    def has_same_rows() -> bool:
         return plain(read_rows(e2e.target, query)) == plain(source.run(query))
 
-    e2e.until(equal, "the target to have what the source has")
+    e2e.until(has_same_rows, "the target to have what the source has")
     e2e.wait_until_caught_up()
-    assert equal()
+    assert has_same_rows()
     assert e2e.at_target("SELECT count(*) FROM venus.target_table WHERE state <> 'ACTIVE'") == [(0,)]
 
 

@@ -53,13 +53,13 @@ def _capture(
     """Capture until the source is idle and all its scripted actions are done."""
     stop, left, reports = threading.Event(), list(deeds or ()), list[CaptureReport]()
 
-    def idle() -> None:
+    def on_idle() -> None:
         if left:
             left.pop(0)(database)
         elif all(t.fill.done for t in database.tables.values()):
             stop.set()
 
-    outside = CaptureDependencies(source=lambda _: ScriptedSource(database, script or Script(), idle=idle))
+    outside = CaptureDependencies(source=lambda _: ScriptedSource(database, script or Script(), idle=on_idle))
     run_capture(_settings(broker), stop, report=reports.append, outside=outside, take_over=take_over)
     return reports[-1]
 

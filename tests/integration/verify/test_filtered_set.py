@@ -43,7 +43,7 @@ def test_a_target_below_a_filtered_set_is_compared_with_its_own_rows(
             update={"broker": BrokerSettings(addresses=(below.address,)), "targets": {"main": target}}
         )
 
-        def level() -> bool:
+        def has_caught_up() -> bool:
             position = read_progress(settings, "main").position
             end = business_status(e2e.broker.address).next_offset
             return not e2e.log_rows() and position is not None and position.offset >= end
@@ -62,7 +62,7 @@ def test_a_target_below_a_filtered_set_is_compared_with_its_own_rows(
                     "DELETE FROM item WHERE id % 11 = 0",
                     "UPDATE item SET id = id + 300 WHERE id BETWEEN 250 AND 260",
                 )
-                e2e.until(level, "the target below the filtered set")
+                e2e.until(has_caught_up, "the target below the filtered set")
                 for leg in ("auto", "all"):
                     result = compare(leg)
                     assert result.verdict is ComparisonVerdict.SAME, (leg, result.differences, result.undecided_rows)

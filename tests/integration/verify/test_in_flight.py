@@ -43,7 +43,7 @@ def at_source(e2e: EndToEnd, *statements: str) -> None:
     run_at(e2e.source, *statements)
 
 
-def only(e2e: EndToEnd, table: str, **options: object) -> VerifyResult:
+def verify_table(e2e: EndToEnd, table: str, **options: object) -> VerifyResult:
     return e2e.verify(tables=(table,), **options)
 
 
@@ -55,14 +55,14 @@ def test_a_lagging_target_is_waited_for_and_not_reported(e2e: EndToEnd) -> None:
     e2e.until(lambda: not e2e.log_rows(), "the capture")
 
     for leg in ("ends", "target"):
-        stuck = only(e2e, "behind", leg=leg, wait_s=0.2)
+        stuck = verify_table(e2e, "behind", leg=leg, wait_s=0.2)
         assert difference_keys(stuck) == {("behind", ("100",), "different", "apply")}
         assert {u.key["id"] for u in stuck.undecided_rows} == {*map(str, range(1, 10)), "20", "999"}
         assert all("the target is at offset" in u.reason for u in stuck.undecided_rows)
         assert stuck.verdict is ComparisonVerdict.DIFFERENT
 
     threading.Timer(0.3, e2e.start, ["apply"]).start()
-    moving = only(e2e, "behind", wait_s=60.0)
+    moving = verify_table(e2e, "behind", wait_s=60.0)
     assert difference_keys(moving) == {("behind", ("100",), "different", "apply")}
     assert not moving.undecided_rows
 
@@ -96,7 +96,7 @@ def test_a_change_that_is_not_captured_yet_is_not_reported_as_a_capture_fault(e2
     at_source(e2e, "SET session_replication_role = replica", "UPDATE logged SET v = 'past' WHERE id = 50")
 
     for leg in ("ends", "source"):
-        waits = only(e2e, "logged", leg=leg, wait_s=0.2)
+        waits = verify_table(e2e, "logged", leg=leg, wait_s=0.2)
         assert difference_keys(waits) == {("logged", ("50",), "different", "capture")}
         assert {(u.key["id"], u.reason) for u in waits.undecided_rows} == {
             (key, "its change waits in the source's log") for key in ("1", "2", "3", "9")
@@ -104,7 +104,7 @@ def test_a_change_that_is_not_captured_yet_is_not_reported_as_a_capture_fault(e2
     assert values(waits, "logged", ["50"]) == {"v": {"source": "past", "full data": "v50"}}
 
     threading.Timer(0.3, e2e.start, ["capture"]).start()
-    moving = only(e2e, "logged", wait_s=60.0)
+    moving = verify_table(e2e, "logged", wait_s=60.0)
     assert difference_keys(moving) == {("logged", ("50",), "different", "capture")}
     assert not moving.undecided_rows
 
@@ -122,11 +122,11 @@ def change_after_snapshot(e2e: EndToEnd) -> None:
     e2e.at_target("UPDATE sharing SET v = 'by hand' WHERE id = 29")
 
     for leg in ("target", "source", "ends"):
-        result = only(e2e, "sharing", leg=leg, wait_s=0.0)
+        result = verify_table(e2e, "sharing", leg=leg, wait_s=0.0)
         assert not result.undecided_rows
         assert difference_keys(result) == (set() if leg == "source" else {("sharing", ("29",), "different", "apply")})
     # no difference on a machine so slow that the snapshot is no longer shared
-    assert only(e2e, "sharing", leg="target").tables[0].in_flight in (31, 0)
+    assert verify_table(e2e, "sharing", leg="target").tables[0].in_flight in (31, 0)
 
 
 def test_a_truncate_and_a_sweep_in_between_are_followed(e2e: EndToEnd) -> None:
@@ -136,12 +136,12 @@ def test_a_truncate_and_a_sweep_in_between_are_followed(e2e: EndToEnd) -> None:
         refill(e2e, "emptied")
         at_source(e2e, "INSERT INTO emptied VALUES (300, 'during')")
         e2e.wait_until_caught_up()
-        assert only(e2e, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
+        assert verify_table(e2e, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
         at_source(e2e, "TRUNCATE emptied", "INSERT INTO emptied VALUES (1, 'after'), (7, 'v7')")
         e2e.wait_until_caught_up()
-        assert only(e2e, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
+        assert verify_table(e2e, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
         e2e.at_target("INSERT INTO emptied VALUES (8, 'v8')")
-        assert difference_keys(only(e2e, "emptied", wait_s=0.0)) == {("emptied", ("8",), "extra", "apply")}
+        assert difference_keys(verify_table(e2e, "emptied", wait_s=0.0)) == {("emptied", ("8",), "extra", "apply")}
 
 
 def refill(e2e: EndToEnd, table: str) -> None:
@@ -159,7 +159,7 @@ def test_a_newer_change_overrides_a_repair(e2e: EndToEnd) -> None:
     """The writer continuously changes the rows that are repaired: in the end they have its last values."""
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE racing SET v = 'damaged' WHERE id <= 20", "DELETE FROM racing WHERE id BETWEEN 21 AND 40")
-    wrong = only(e2e, "racing")
+    wrong = verify_table(e2e, "racing")
     assert len(wrong.differences) == 40
     stop, written = threading.Event(), [0]
 
@@ -185,7 +185,7 @@ def test_a_newer_change_overrides_a_repair(e2e: EndToEnd) -> None:
 
     rows = dict(e2e.at_target("SELECT id, v FROM racing WHERE id <= 40"))
     assert rows == {n: f"w{written[0]}" if n <= 30 or n == 35 else f"v{n}" for n in range(1, 41)}
-    assert only(e2e, "racing", leg="all").verdict is ComparisonVerdict.SAME
+    assert verify_table(e2e, "racing", leg="all").verdict is ComparisonVerdict.SAME
 
 
 def test_a_paused_table_is_undecided_only_in_changed_rows(e2e: EndToEnd) -> None:
@@ -194,14 +194,14 @@ def test_a_paused_table_is_undecided_only_in_changed_rows(e2e: EndToEnd) -> None
     at_source(e2e, "UPDATE paused SET v = 'new' WHERE id = 3")
     e2e.until(lambda: not e2e.log_rows(), "the capture")
 
-    waits = only(e2e, "paused", wait_s=0.2)
+    waits = verify_table(e2e, "paused", wait_s=0.2)
     assert waits.verdict is ComparisonVerdict.UNDECIDED
     assert {(u.key["id"], u.reason) for u in waits.undecided_rows} == {
         ("3", "the table is PAUSED at the target (night)")
     }
 
     resume(e2e.settings, "main", ["paused"])
-    assert only(e2e, "paused", wait_s=60.0).verdict is ComparisonVerdict.SAME
+    assert verify_table(e2e, "paused", wait_s=60.0).verdict is ComparisonVerdict.SAME
 
 
 def test_a_quarantined_row_is_reported_with_that_reason(e2e: EndToEnd) -> None:
@@ -209,7 +209,7 @@ def test_a_quarantined_row_is_reported_with_that_reason(e2e: EndToEnd) -> None:
     at_source(e2e, "UPDATE refused SET v = 'bad' WHERE id = 7", "UPDATE refused SET v = 'good' WHERE id = 8")
     e2e.wait_until_caught_up()
 
-    result = only(e2e, "refused")
+    result = verify_table(e2e, "refused")
 
     assert difference_keys(result) == {("refused", ("7",), "different", "apply")}
     assert "parked in quarantine" in result.differences[0].note
@@ -224,7 +224,7 @@ def test_a_table_that_has_missed_changes_is_compared_and_reported(e2e: EndToEnd)
         at_source(e2e, "SET session_replication_role = replica", "DELETE FROM missed WHERE id = 1")
         source.registry.set_table_state(table_id, "RESYNC", "a trigger was gone")
 
-        result = only(e2e, "missed")
+        result = verify_table(e2e, "missed")
 
         source.registry.set_table_state(table_id, "ACTIVE", "")
     assert difference_keys(result) == {("missed", ("1",), "extra", "capture")}
@@ -235,28 +235,28 @@ def test_conditions_samples_and_misspelt_options_of_verify(e2e: EndToEnd) -> Non
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE partly SET v = 'x' WHERE id IN (5, 150)")
 
-    assert difference_keys(only(e2e, "partly", where="id < 100")) == {("partly", ("5",), "different", "apply")}
-    assert only(e2e, "partly", where="id < 100").rows == 99
-    part = only(e2e, "partly", sample=0.5, slice_rows=50)
+    assert difference_keys(verify_table(e2e, "partly", where="id < 100")) == {("partly", ("5",), "different", "apply")}
+    assert verify_table(e2e, "partly", where="id < 100").rows == 99
+    part = verify_table(e2e, "partly", sample=0.5, slice_rows=50)
     assert 95 <= part.rows <= 105
-    again = only(e2e, "partly", sample=0.5, slice_rows=50)
+    again = verify_table(e2e, "partly", sample=0.5, slice_rows=50)
     assert (
         difference_keys(part)
         == difference_keys(again)
         <= {("partly", ("5",), "different", "apply"), ("partly", ("150",), "different", "apply")}
     )
-    limited = only(e2e, "partly", slice_rows=20, differences_max=1)
+    limited = verify_table(e2e, "partly", slice_rows=20, differences_max=1)
     assert len(limited.differences) == 1
     assert limited.tables[0].cut_short
-    assert not only(e2e, "partly", where="id > 100", slice_rows=200, differences_max=1).tables[0].cut_short
+    assert not verify_table(e2e, "partly", where="id > 100", slice_rows=200, differences_max=1).tables[0].cut_short
     with pytest.raises(ConfigError, match="--where"):
-        only(e2e, "partly", where="id < 100", leg="target")
+        verify_table(e2e, "partly", where="id < 100", leg="target")
     with pytest.raises(ConfigError, match="no table is named 'sum'"):
-        only(e2e, "sum")
+        verify_table(e2e, "sum")
     with pytest.raises(ConfigError, match=r"no table is named 'prtly' \(did you mean partly\?\)"):
-        only(e2e, "prtly")
+        verify_table(e2e, "prtly")
     with pytest.raises(VenusError, match="nonsense"):
-        only(e2e, "partly", where="nonsense = 1", wait_s=0.0)
+        verify_table(e2e, "partly", where="nonsense = 1", wait_s=0.0)
 
 
 def test_one_row_limit_applies_to_all_workers_and_no_slice_takes_more_than_a_second(e2e: EndToEnd) -> None:
@@ -285,30 +285,30 @@ def test_a_database_with_other_text_forms_is_compared_row_by_row(
         postgresql, "form_sql", lambda kind, column, **options: f"{plain(kind, column, **options)} || chr(32)"
     )
 
-    result = only(e2e, "spelt")
+    result = verify_table(e2e, "spelt")
 
     assert difference_keys(result) == {("spelt", ("5",), "different", "apply")}
     assert result.tables[0].method == "rows"
     assert any("column id is spelt differently there" in note or "keys" in note for note in result.tables[0].notes)
     with pytest.raises(VerificationFailed, match="cannot be used"):
-        only(e2e, "spelt", mode="hash")
+        verify_table(e2e, "spelt", mode="hash")
     monkeypatch.setattr(postgresql, "form_sql", lambda *_, **__: "no_such_function(1)")
-    assert difference_keys(only(e2e, "spelt")) == difference_keys(result)
+    assert difference_keys(verify_table(e2e, "spelt")) == difference_keys(result)
 
 
 def test_temporary_errors_are_retried(e2e: EndToEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     e2e.wait_until_caught_up()
     calls: list[SliceTask] = []
 
-    def once_away(task: SliceTask) -> SliceResult:
+    def fail_once(task: SliceTask) -> SliceResult:
         calls.append(task)
         if len(calls) == 1:
             raise DatabaseUnavailable("the server is started again")
         return compare_slice(task)
 
-    monkeypatch.setattr("venus.adapters.verify.table_comparison.compare_slice", once_away)
+    monkeypatch.setattr("venus.adapters.verify.table_comparison.compare_slice", fail_once)
 
-    result = only(e2e, "missed", leg="target")
+    result = verify_table(e2e, "missed", leg="target")
 
     assert result.verdict is ComparisonVerdict.SAME
     assert result.rows == 200

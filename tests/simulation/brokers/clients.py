@@ -43,7 +43,7 @@ class Clients:
         if not standing.leads:
             raise write_refusal(BUSINESS, standing)
 
-    def _settle(self, stream: Stream, tell: Callable[[Any], None]) -> Callable[[Future[Any]], None]:
+    def _make_reply_callback(self, stream: Stream, tell: Callable[[Any], None]) -> Callable[[Future[Any]], None]:
         """Return a callback for the core's result: it replies in the loop, or ends the stream with the error."""
         term = self._host.acknowledges_in
 
@@ -79,7 +79,7 @@ class Clients:
             self.producers[stream] = ack.epoch
             stream.down("ack", ack)
 
-        found.add_done_callback(self._settle(stream, tell))
+        found.add_done_callback(self._make_reply_callback(stream, tell))
 
     def _producer_left(self, stream: Stream) -> None:
         self.producers.pop(stream, None)
@@ -106,7 +106,7 @@ class Clients:
         except VenusError as error:
             stream.end(error)
             return
-        found.add_done_callback(self._settle(stream, lambda result: stream.down(word, result)))
+        found.add_done_callback(self._make_reply_callback(stream, lambda result: stream.down(word, result)))
 
     def tick(self) -> None:
         """Send due reviews of undecided half messages to producers, and deliver increments to consumers."""

@@ -83,12 +83,12 @@ class SimulatedCore(Core):
     def _make_full_data(self) -> None:
         super()._make_full_data()
         self.snapshots._holding.checkpoints = MemoryCheckpoints(self.memory)  # type: ignore[assignment]
-        self.snapshots._checkpoint = self._patient(self.materialiser.checkpoint)
-        self.materialiser.forget = self._patient(self.materialiser.forget)  # type: ignore[method-assign]
+        self.snapshots._checkpoint = self._make_patient(self.materialiser.checkpoint)
+        self.materialiser.forget = self._make_patient(self.materialiser.forget)  # type: ignore[method-assign]
 
     def _make_pipeline(self) -> None:
         super()._make_pipeline()
-        submit = self._patient(self.commits.submit)
+        submit = self._make_patient(self.commits.submit)
 
         def submit_and_write(*arguments: Any, **named: Any) -> Any:
             future = submit(*arguments, **named)
@@ -97,7 +97,7 @@ class SimulatedCore(Core):
 
         self.commits.submit = submit_and_write  # type: ignore[method-assign]
 
-    def _patient(self, call: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+    def _make_patient(self, call: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
         def call_patiently(*arguments: Any, **named: Any) -> Future[Any]:
             future = call(*arguments, **named)
             future.__class__ = PatientFuture

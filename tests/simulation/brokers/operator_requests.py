@@ -1,6 +1,6 @@
 """Operators change replicas and leaders while faults happen: the record gets the requests that their commands write.
 
-These histories are separate, so that the seeds of all others keep their meaning.
+These histories are separate, so that each seed of the others still yields the same history.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def apply(rows: Rows, body: change_pb2.BatchBody) -> None:
         if table.kind == change_pb2.TableChanges.TRUNCATE:
             rows.clear()
             continue
-        ids, packed = iter_packed(table.record_ids, table.record_id_sizes), iter_packed(table.rows, table.row_sizes)
+        ids, packed = split_packed(table.record_ids, table.record_id_sizes), split_packed(table.rows, table.row_sizes)
         for i, (key, row) in enumerate(zip(ids, packed, strict=True)):
             if table.is_deleted[i]:
                 rows.pop(key, None)
@@ -173,8 +173,8 @@ def apply(rows: Rows, body: change_pb2.BatchBody) -> None:
                 rows[key] = row
 
 
-def iter_packed(data: bytes, sizes: bytes) -> list[bytes]:
-    """Cut bytes by their sizes."""
+def split_packed(data: bytes, sizes: bytes) -> list[bytes]:
+    """Split packed bytes into items; `sizes` has four bytes for each."""
     found, at = [], 0
     for i in range(0, len(sizes), 4):
         size = int.from_bytes(sizes[i : i + 4], "little")

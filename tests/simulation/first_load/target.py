@@ -136,7 +136,7 @@ class Target:
     def restart(self) -> None:
         self._changed_keys = ChangedKeys(self._random.choice((3, 1000)))
 
-    def _live(self) -> None:
+    def _die_at_random(self) -> None:
         if self._random.random() < self.kills:
             raise ProcessKilled
 
@@ -144,9 +144,9 @@ class Target:
     def _transaction(self) -> Iterator[DurableState]:
         made = copy.deepcopy(self.durable)
         yield made
-        self._live()
+        self._die_at_random()
         self.durable = made
-        self._live()
+        self._die_at_random()
 
     # -- the broker's rows -------------------------------------------------------------------------------------------
 

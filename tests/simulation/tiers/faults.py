@@ -206,7 +206,7 @@ def start_other_network(world: TierWorld, seconds: float) -> None:
     world.end_producers()
     world.timeline = world.new_timeline()  # a value that no mirror may ever have
 
-    def back() -> None:
+    def return_original_disk() -> None:
         if world.foreign is None:
             return
         home.end()
@@ -216,8 +216,8 @@ def start_other_network(world: TierWorld, seconds: float) -> None:
         world.timeline = before
         home.start()
 
-    world.put_back = back
-    world.loop.after(max(seconds, 1.0), back)
+    world.put_back = return_original_disk
+    world.loop.after(max(seconds, 1.0), return_original_disk)
 
 
 def change_labels(world: TierWorld, seconds: float) -> None:

@@ -93,9 +93,9 @@ class SimulatedReplicator:
             )
         self._clear()
         self._session = self._pulling.session()
-        self._go(lambda: next(self._session))
+        self._take_step(lambda: next(self._session))
 
-    def _go(self, step: Callable[[], session_requests.Call]) -> None:
+    def _take_step(self, step: Callable[[], session_requests.Call]) -> None:
         try:
             call = step()
         except VenusError as error:
@@ -136,11 +136,11 @@ class SimulatedReplicator:
         self._wants_increments = False
         if isinstance(error, VenusError):
             failure = error
-            self._go(lambda: self._session.throw(failure))
+            self._take_step(lambda: self._session.throw(failure))
         elif error is not None:
             raise error
         else:
-            self._go(lambda: self._session.send(answer))
+            self._take_step(lambda: self._session.send(answer))
 
     def _soon(self, answer: Any = None, error: BaseException | None = None, after: float = 0.0001) -> None:
         self.host.soon(after, self._answer, self._waits, answer, error)

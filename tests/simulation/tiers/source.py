@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 
-from tests.simulation.brokers.source import Rows, Source, iter_packed
+from tests.simulation.brokers.source import Rows, Source, split_packed
 from tests.simulation.tiers import rows as columned
 from tests.simulation.tiers.rows import table_of
 from venus.codec import schema as schemas_codec
@@ -56,7 +56,7 @@ def apply(rows: Rows, body: change_pb2.BatchBody) -> None:
             for key in [key for key in rows if table_of(key) == table.table_id]:
                 del rows[key]
             continue
-        ids, packed = iter_packed(table.record_ids, table.record_id_sizes), iter_packed(table.rows, table.row_sizes)
+        ids, packed = split_packed(table.record_ids, table.record_id_sizes), split_packed(table.rows, table.row_sizes)
         for i, (key, row) in enumerate(zip(ids, packed, strict=True)):
             if table.is_deleted[i]:
                 rows.pop(key, None)

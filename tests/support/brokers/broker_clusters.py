@@ -179,7 +179,7 @@ class BrokerCluster:
         """Return the leader's name and a connected producer, as soon as it admits one."""
         end, error = time.monotonic() + FAIL_OVER_S, ""
         while time.monotonic() < end:
-            names = {broker.address: name for name, broker in self.brokers.items() if broker.alive}
+            names = {broker.address: name for name, broker in self.brokers.items() if broker.is_alive}
             with contextlib.ExitStack() as stack:
                 try:
                     producer = Producer(self.reach(names), BUSINESS, "test", window_bytes_max=8 << 20)
@@ -195,7 +195,7 @@ class BrokerCluster:
 
     def contents(self, until: int) -> dict[str, list[bytes]]:
         """Return the bodies of every living broker's queue up to an offset."""
-        return self.contents_at((name for name, broker in self.brokers.items() if broker.alive), until)
+        return self.contents_at((name for name, broker in self.brokers.items() if broker.is_alive), until)
 
     def contents_at(self, names: Iterable[str], until: int) -> dict[str, list[bytes]]:
         """Return the bodies of some brokers' queues up to an offset."""

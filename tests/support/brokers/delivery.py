@@ -145,7 +145,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         at, tables = opening.offset, set(opening.table_ids)
         while context.is_active() and not left.is_set():
             with self.changed:
-                ready = [i for i in self.increments if i.base_offset + i.count > at and self._free(i)]
+                ready = [i for i in self.increments if i.base_offset + i.count > at and self._is_free(i)]
                 if not ready:
                     if self.stopping:
                         return
@@ -157,7 +157,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
                     yield broker_pb2.DeliveryFrame(increments=[increment])
             yield broker_pb2.DeliveryFrame(progress=at)
 
-    def _free(self, increment: broker_pb2.Increment) -> bool:
+    def _is_free(self, increment: broker_pb2.Increment) -> bool:
         return self.hold_from is None or increment.base_offset < self.hold_from
 
     def _tables_of(self, increment: broker_pb2.Increment) -> set[int]:

@@ -77,7 +77,7 @@ class EtcdNode:
             )
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether its process is there."""
         return self.process is not None and self.process.poll() is None
 
@@ -130,7 +130,7 @@ class EtcdCluster:
     def wait(self) -> None:
         """Wait until every living node knows a leader and answers."""
         for node in self.nodes:
-            if node.alive:
+            if node.is_alive:
                 self._wait_for(node)
 
     def _wait_for(self, node: EtcdNode) -> None:
@@ -138,7 +138,7 @@ class EtcdCluster:
             for attempt in tenacity.Retrying(
                 stop=tenacity.stop_after_delay(_START_S),
                 wait=tenacity.wait_fixed(0.05),
-                retry=tenacity.retry_if_exception(lambda error: isinstance(error, VenusError) and node.alive),
+                retry=tenacity.retry_if_exception(lambda error: isinstance(error, VenusError) and node.is_alive),
                 reraise=True,
             ):
                 with attempt:
@@ -148,7 +148,7 @@ class EtcdCluster:
         """Return the node that leads, as soon as one says so: on a busy machine they often elect another one."""
 
         def find_leader() -> EtcdNode | None:
-            return next((node for node in self.nodes if node.alive and _leads(node.address, self.login)), None)
+            return next((node for node in self.nodes if node.is_alive and _leads(node.address, self.login)), None)
 
         found: EtcdNode = eventually(find_leader, "a leader of etcd", every_s=0.1)
         return found
@@ -156,7 +156,7 @@ class EtcdCluster:
     def stop(self) -> None:
         """Kill every node."""
         for node in self.nodes:
-            if node.alive:
+            if node.is_alive:
                 node.kill()
 
 
@@ -201,7 +201,7 @@ def running_etcd(
             cluster.start()
             break
         except VenusError:
-            died = not all(node.alive for node in cluster.nodes)
+            died = not all(node.is_alive for node in cluster.nodes)
             cluster.stop()
             if not left or not died:
                 raise

@@ -69,7 +69,7 @@ class ForkedBroker:
         return self._process.pid
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether its process is there."""
         return self._process.is_alive()
 
@@ -94,10 +94,10 @@ class ForkedBroker:
 
     def stop(self) -> int | None:
         """Send SIGTERM; return the exit code."""
-        if self.alive:
+        if self.is_alive:
             self.send(signal.SIGTERM)
         self._process.join(STOP_S)
-        assert not self.alive, f"it does not end: {self.output()}"
+        assert not self.is_alive, f"it does not end: {self.output()}"
         return self.exit_code
 
     def limit_files(self, nbytes: int | None) -> None:

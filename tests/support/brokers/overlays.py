@@ -71,7 +71,7 @@ class BrokerOverlay:
 
     def statuses(self) -> dict[str, broker_pb2.OverlayStatus]:
         """Return the status of all living brokers."""
-        return {address: self.status(address) for address, broker in self.brokers.items() if broker.alive}
+        return {address: self.status(address) for address, broker in self.brokers.items() if broker.is_alive}
 
     def is_whole(self, *others: str) -> bool:
         """Return whether all brokers know exactly the living ones of their top clusters; `others` are members too."""
@@ -106,7 +106,7 @@ class BrokerOverlay:
 
     def kill(self, count: int) -> list[str]:
         """Kill the first brokers at once; return their addresses."""
-        chosen = [address for address, broker in self.brokers.items() if broker.alive][:count]
+        chosen = [address for address, broker in self.brokers.items() if broker.is_alive][:count]
         for address in chosen:
             self.brokers[address].kill()
         return chosen

@@ -80,23 +80,23 @@ class PowerCluster:
     def leader(self) -> str:
         """Return the leader, as soon as one exists."""
 
-        def look() -> str:
-            found = {name: self.status(name) for name in NAMES if self.brokers[name].alive}
+        def find_leader() -> str:
+            found = {name: self.status(name) for name in NAMES if self.brokers[name].is_alive}
             return next((name for name, status in found.items() if status and status.replication.leader == name), "")
 
-        return str(eventually(look, timeout_s=HEALED_S))
+        return str(eventually(find_leader, timeout_s=HEALED_S))
 
     def settle(self) -> int:
         """Wait until all three are in sync and have everything; return the queue's end."""
 
-        def level() -> int:
+        def find_common_end() -> int:
             found = [self.status(name) for name in NAMES]
             ends = {(status.next_offset, len(status.halves)) for status in found if status}
             in_sync = [sum(r.in_sync for r in status.replication.replicas) for status in found if status]
             whole = None not in found and len(ends) == 1 and max(in_sync, default=0) == len(NAMES)
             return ends.pop()[0] if whole else 0
 
-        return int(eventually(level, timeout_s=HEALED_S))
+        return int(eventually(find_common_end, timeout_s=HEALED_S))
 
     def increments(self, name: str, until: int) -> list[broker_pb2.Increment]:
         """Return a broker's queue."""

@@ -64,7 +64,7 @@ class BrokerProcess:
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether its process is there."""
         return self.process.poll() is None
 

@@ -39,7 +39,7 @@ class Database(Protocol):
 
 
 class SqliteFile:
-    """A file, and a copy of it."""
+    """A SQLite database, whose backup is a copy of its file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "app.db"

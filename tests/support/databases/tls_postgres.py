@@ -39,7 +39,7 @@ def running_tls_postgres(certificate: Path, key: Path) -> Iterator[int]:
         for name, source in (("server.crt", certificate), ("server.key", key)):
             (home / name).write_bytes(source.read_bytes())
             (home / name).chmod(0o600)
-        _own(home)
+        _give_to_server_user(home)
         data = home / "data"
         initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync"]
         subprocess.run(initdb, check=True, capture_output=True, user=user, cwd=home)
@@ -69,7 +69,7 @@ def running_tls_postgres(certificate: Path, key: Path) -> Iterator[int]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _own(home: Path) -> None:
+def _give_to_server_user(home: Path) -> None:
     if os.geteuid() != 0:
         return
     owner = pwd.getpwnam(USER)

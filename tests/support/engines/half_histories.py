@@ -114,7 +114,7 @@ class Producer:
         while source.consumed >= source.rows:
             self._repeat()
             yield
-        self._alive()
+        self._check_epoch()
         first, rows = source.consumed + 1, source.rows
         self.cut = []
         for _ in range(rng.randrange(1, 4)):
@@ -132,7 +132,7 @@ class Producer:
         if rng.random() < 0.12 and not self.world.calm:
             yield from self._roll_back()
             return
-        self._alive()
+        self._check_epoch()
         if source.consumed != self.cut[0].first - 1:
             self._die()
         source.batches.update({batch.no: batch.digest for batch in self.cut})
@@ -164,7 +164,7 @@ class Producer:
         if (self.epoch, *frame) not in self.outgoing:
             self.outgoing.append((self.epoch, *frame))
 
-    def _alive(self) -> None:
+    def _check_epoch(self) -> None:
         """Check the epoch of the checkpoint row, as each local transaction does."""
         if self.world.source_fences and self.world.source.epoch != self.epoch:
             self._die()
@@ -267,23 +267,23 @@ class World:
         self.calm = True
         for _ in range(CALM_STEPS):
             self._calm_step()
-            if self._quiet():
+            if self._is_quiet():
                 return
 
     def verdict(self) -> str:
         queue, rows = self.broker.queue, self.source.rows
         if len(set(queue)) != len(queue):
             return "doubled"
-        if self.broker.diverged or self.broker.state.halves or not self._quiet():
+        if self.broker.diverged or self.broker.state.halves or not self._is_quiet():
             return "lost" if self.source.consumed > len(set(queue)) else "stuck"
         if set(queue) != set(range(1, rows + 1)):
             return "lost"
         return "exact" if queue == sorted(queue) else "out of order"
 
-    def _quiet(self) -> bool:
+    def _is_quiet(self) -> bool:
         return self.source.consumed == self.source.rows == len(self.broker.queue) and not self.broker.state.halves
 
-    def _live(self) -> list[Producer]:
+    def _living_producers(self) -> list[Producer]:
         live = [p for p in self.producers if not p.dead]
         if not live:
             live = [Producer(self, len(self.producers))]
@@ -295,13 +295,13 @@ class World:
         if x < 0.15:
             self.source.rows += self.random.randrange(3)
         elif x < 0.55:
-            self.random.choice(self._live()).act()
+            self.random.choice(self._living_producers()).act()
         elif x < 0.93:
-            self._deliver(self.random.choice(self._live()))
+            self._deliver(self.random.choice(self._living_producers()))
         elif x < 0.955:
             self._review()
         elif x < 0.97:
-            self.random.choice(self._live()).dead = True
+            self.random.choice(self._living_producers()).dead = True
         elif x < 0.98:
             self._crash_of_the_broker()
         elif sum(not p.dead for p in self.producers) < 3:
@@ -309,7 +309,7 @@ class World:
 
     def _calm_step(self) -> None:
         """Let the newest producer work; its zombies and late frames still interfere."""
-        live = self._live()
+        live = self._living_producers()
         for producer in live[:-1]:
             producer.act()
             self._deliver(producer)

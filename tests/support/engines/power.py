@@ -81,7 +81,7 @@ def work(path: Path, diary: Path, note: Path, phase: str, gone_at: int = 0) -> N
     note_what_is_synced(note, gone_at=gone_at)
     log = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def say(*words: object) -> None:
+    def write_diary(*words: object) -> None:
         os.write(log, (" ".join(map(str, words)) + "\n").encode())
 
     engine = engines.make(path, cache_bytes=2 << 20, retain_bytes=1 << 30)
@@ -89,18 +89,18 @@ def work(path: Path, diary: Path, note: Path, phase: str, gone_at: int = 0) -> N
     if phase == "fill":
         engines.begin_fill(engine)
     undecided = list(producer.ack.undecided)
-    say("begin", producer.ack.last_batch)
+    write_diary("begin", producer.ack.last_batch)
     if undecided:  # the source has them: it committed before the power cut at the broker
         last = undecided[-1]
         engine.producers.decide("main", producer.epoch, last.batch_no, last.digest, 1).result(60)
         producer.batch_no, producer.sequence = last.batch_no, last.first_sequence + last.count - 1
-        say("commit", producer.batch_no)
+        write_diary("commit", producer.batch_no)
     for _ in itertools.count():
         message = producer.next_half(change(phase, producer.batch_no + 1))
         producer.send(message)
-        say("half", producer.batch_no)
+        write_diary("half", producer.batch_no)
         producer.decide(message)
-        say("commit", producer.batch_no)
+        write_diary("commit", producer.batch_no)
 
 
 def cut(path: Path, note: Path, chance: random.Random, loss: Callable[[random.Random, int, int], int]) -> int:

@@ -291,14 +291,14 @@ class Cluster:
     def settle(self, business: str = engines.BUSINESS) -> None:
         """Wait until every living node has all entries and has applied them."""
 
-        def even() -> bool:
+        def has_equal_logs() -> bool:
             try:
                 logs = [node.core.catalogue.find(business).log for node in self.living()]
             except Unavailable:
                 return False  # a replica starts over
             return len({(log.end, log.applied + 1) for log in logs}) == 1 and logs[0].end == logs[0].applied + 1
 
-        eventually(even)
+        eventually(has_equal_logs)
 
     def stop(self) -> None:
         """Stop the living nodes."""

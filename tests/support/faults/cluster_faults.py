@@ -123,7 +123,7 @@ def restart_one_by_one(cluster: FaultCluster, rng: random.Random, _: FaultDurati
     for name in rng.sample(NAMES, len(NAMES)):
         assert cluster.brokers[name].stop() == 0, cluster.brokers[name].output()
         cluster.start(name)
-        cluster.until(cluster.in_sync, f"{name} to be in sync again")
+        cluster.until(cluster.is_in_sync, f"{name} to be in sync again")
 
 
 def restart_replica(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
@@ -151,7 +151,7 @@ def jump_clock(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> 
 # -- the network ---------------------------------------------------------------------------------------------------
 
 
-def _between(some: str, others: str) -> list[Link]:
+def _links_between(some: str, others: str) -> list[Link]:
     return [link for a in some for b in others if a != b for link in ((a, b), (b, a))]
 
 
@@ -164,7 +164,7 @@ def _cut(cluster: FaultCluster, rng: random.Random, wait: FaultDurations, links:
 def cut_off_broker(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
     """Cut one broker off from the other brokers; etcd and clients still reach every broker."""
     name = rng.choice(NAMES)
-    _cut(cluster, rng, wait, _between(name, NAMES))
+    _cut(cluster, rng, wait, _links_between(name, NAMES))
 
 
 def cut_one_way(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
@@ -185,7 +185,7 @@ def disturb_lines(cluster: FaultCluster, rng: random.Random, wait: FaultDuration
     The former leader returns only then: the others must have every acknowledged batch.
     """
     poor = partial(PoorLine, rng, delay_s=0.1, jitter_s=0.1, loss=0.05, resets=0.002)
-    lines = {link: poor() for link in _between(NAMES, NAMES)}
+    lines = {link: poor() for link in _links_between(NAMES, NAMES)}
     cluster.links.impair(lines)
     try:
         time.sleep(rng.uniform(1.0, wait.long_s))
@@ -218,7 +218,7 @@ def cut_off_etcd(cluster: FaultCluster, rng: random.Random, wait: FaultDurations
 def isolate_leader(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
     """Cut the leader off from all others: brokers, clients, etcd."""
     name = cluster.leader()
-    cluster.links.cut([*_between(name, NAMES), (name, CLIENT), (CLIENT, name)])
+    cluster.links.cut([*_links_between(name, NAMES), (name, CLIENT), (CLIENT, name)])
     _etcd_silent(cluster, name, silent=True)
     time.sleep(LEASE_S + rng.uniform(0.5, wait.long_s))
     cluster.links.heal(reset=rng.random() < 0.5)
@@ -243,7 +243,7 @@ def fill_disk(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> N
     broker = cluster.brokers[name]
     newest = max((file.stat().st_size for file in (cluster.data(name) / "db").glob("*.log")), default=0)
     broker.limit_files(newest + rng.randrange(1, 20_000))
-    cluster.until(lambda: not broker.alive, "the broker with the full disk to end itself")
+    cluster.until(lambda: not broker.is_alive, "the broker with the full disk to end itself")
     assert broker.exit_code == 12, broker.output()
     _restart(cluster, rng, name)
 

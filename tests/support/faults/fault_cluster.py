@@ -191,7 +191,7 @@ class FaultCluster:
     def start_all(self) -> None:
         """Start the brokers that are not running."""
         for name in NAMES:
-            if not self.brokers[name].alive:
+            if not self.brokers[name].is_alive:
                 self.start(name)
 
     def watch_damaged(self, name: str) -> None:
@@ -204,7 +204,7 @@ class FaultCluster:
         if not name or self._is_unharmed(name):
             return
         broker = self.brokers[name]
-        self.until(lambda: not broker.alive, f"{name}, whose store is damaged, to end itself")
+        self.until(lambda: not broker.is_alive, f"{name}, whose store is damaged, to end itself")
         assert broker.exit_code == 12, broker.output()
         self.lose_disk(name)
         self.start(name)
@@ -212,7 +212,7 @@ class FaultCluster:
     def _is_unharmed(self, name: str) -> bool:
         broker = self.brokers[name]
         end = time.monotonic() + HEALED_S
-        while broker.alive:
+        while broker.is_alive:
             assert time.monotonic() < end, broker.output()
             try:
                 read_ledger(self.address(name), holder="")
@@ -226,15 +226,15 @@ class FaultCluster:
         """Return the name of the leader, as soon as one broker reports to lead."""
         found: list[str] = []
 
-        def look() -> bool:
+        def has_leader() -> bool:
             found.clear()
             for name, broker in self.brokers.items():
                 with contextlib.suppress(VenusError, StopIteration):
-                    if broker.alive and business_status(self.address(name)).replication.leader == name:
+                    if broker.is_alive and business_status(self.address(name)).replication.leader == name:
                         found.append(name)
             return bool(found)
 
-        self.until(look, "a leader")
+        self.until(has_leader, "a leader")
         return found[0]
 
     # -- source and target ---------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class FaultCluster:
         run_capture_fill(self.settings, threading.Event())
         full_sync(self.settings, "main")
         run_at(self.target, _WITNESS)
-        self.until(self.in_sync, "all replicas to be in sync")
+        self.until(self.is_in_sync, "all replicas to be in sync")
         assert len(self.links.met & set(NAMES)) >= len(NAMES) - 1, "links cannot be cut whose ends are not known"
         outside = CaptureDependencies(ingest=lambda chosen: self.acknowledged.watch(connect_producer(chosen)))
         self._loops = [
@@ -270,7 +270,7 @@ class FaultCluster:
         """Return the state of every part, for the message of a failure."""
         lines = [repr(run_at(self.source, "SELECT count(*) FROM item"))]
         for name, broker in self.brokers.items():
-            if broker.alive:
+            if broker.is_alive:
                 with contextlib.suppress(VenusError, StopIteration):
                     lines.append(f"{name}: {business_status(self.address(name))}")
             lines.append(f"{name} said:\n{broker.output()}")
@@ -283,7 +283,7 @@ class FaultCluster:
         self.replace_damaged()
         self.until(self._is_captured, "the source's log to be empty")
         self._owed = dict(self.acknowledged.digests)  # later entries are the source's heartbeats
-        self.until(self._level, "the replicas and the target to have everything")
+        self.until(self._has_caught_up, "the replicas and the target to have everything")
 
     def _is_captured(self) -> bool:
         with contextlib.closing(open_source(self.settings)) as opened:
@@ -300,11 +300,11 @@ class FaultCluster:
             return {}
         return {leaders[0]: found[leaders[0]], **found}
 
-    def in_sync(self) -> bool:
+    def is_in_sync(self) -> bool:
         """Return whether every broker is there and in sync."""
         return bool(self._standing())
 
-    def _level(self) -> bool:
+    def _has_caught_up(self) -> bool:
         found = self._standing()
         if not found:
             return False

@@ -50,23 +50,23 @@ def run(broker: str, root: Path, mode: str, goal: int) -> None:
         return
     stop = threading.Event()
 
-    def look(report: LakeReport) -> None:
+    def on_report(report: LakeReport) -> None:
         if report.offset >= goal and report.refreshed:
             stop.set()
 
-    run_lake(settings, "lake", stop, look)
+    run_lake(settings, "lake", stop, on_report)
 
 
 def main() -> None:
     """Execute runs, one for each input line."""
     broker, root = sys.argv[1:]
 
-    def one(words: list[str]) -> None:
+    def run_step(words: list[str]) -> None:
         mode, step, moment, goal = words
         kill_at(int(step), moment)
         run(broker, Path(root), mode, int(goal))
 
-    serve(one)
+    serve(run_step)
 
 
 if __name__ == "__main__":

@@ -61,11 +61,11 @@ def run(broker: str, name: str, url: str, mode: str, goal: int) -> None:
         return
     stop = threading.Event()
 
-    def look(report: ApplyReport) -> None:
+    def on_report(report: ApplyReport) -> None:
         if report.offset >= goal:
             stop.set()
 
-    run_apply(settings, name, stop, look)
+    run_apply(settings, name, stop, on_report)
 
 
 def main() -> None:
@@ -76,12 +76,12 @@ def main() -> None:
     if kind is OracleTargetSession:
         sys.path.insert(0, str(driver_folder(Path(tempfile.mkdtemp()))))
 
-    def one(words: list[str]) -> None:
+    def run_step(words: list[str]) -> None:
         mode, step, moment, goal = words
         kill_at(int(step), moment, ddl=mode.startswith("ddl-"), kind=kind)
         run(broker, name, url, mode.removeprefix("ddl-"), int(goal))
 
-    serve(one)
+    serve(run_step)
 
 
 if __name__ == "__main__":

@@ -52,23 +52,23 @@ def run(broker: str, url: str, keyed: int, mode: str, goal: int) -> None:
         return
     stop = threading.Event()
 
-    def look(report: ApplyReport) -> None:
+    def on_report(report: ApplyReport) -> None:
         if report.offset >= goal:
             stop.set()
 
-    run_apply(settings, "a", stop, look)
+    run_apply(settings, "a", stop, on_report)
 
 
 def main() -> None:
     """Execute runs, one for each input line."""
     broker, url, keyed = sys.argv[1:]
 
-    def one(words: list[str]) -> None:
+    def run_step(words: list[str]) -> None:
         mode, step, moment, goal = words
         kill_at(int(step), moment)
         run(broker, url, int(keyed), mode, int(goal))
 
-    serve(one)
+    serve(run_step)
 
 
 if __name__ == "__main__":

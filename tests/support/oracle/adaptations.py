@@ -15,7 +15,7 @@ _NOTHING = "DO 0"
 _MOMENT = "%Y-%m-%d %H:%i:%s"
 
 
-def _keep_only(trigger: str) -> str:
+def _ddl_trigger_insert(trigger: str) -> str:
     text = f"CONVERT(X'{trigger.encode().hex()}' USING utf8mb4)"
     return f"REPLACE INTO {DICTIONARY}.DDL_TRIGGERS VALUES ('VENUS_DDL_TRG', {text})"
 
@@ -86,7 +86,7 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"  LOCK TABLE \w+ IN EXCLUSIVE MODE NOWAIT;\n", ""),
     (r"\bIF USER <> ", f"IF '{SCHEMA}' <> "),
     # the views of blocking sessions are one table, which exists only where a test creates it
-    (r"(?s)^CREATE OR REPLACE TRIGGER VENUS_DDL_TRG.*", lambda made: _keep_only(made[0])),
+    (r"(?s)^CREATE OR REPLACE TRIGGER VENUS_DDL_TRG.*", lambda made: _ddl_trigger_insert(made[0])),
     (r"^DROP TRIGGER (VENUS_DDL_TRG)$", rf"DELETE FROM {DICTIONARY}.DDL_TRIGGERS WHERE NAME = '\1'"),
     # the views of who blocks are one made by hand, and there only where a test makes it
     (r"(?s)^SELECT O\.OBJECT_NAME, MAX\(ROUND.*GV\$LOCKED_OBJECT.*", f"SELECT NAME, AGE FROM {DICTIONARY}.BLOCKERS"),

@@ -124,7 +124,7 @@ class EndToEnd:
 
     def wait_until_caught_up(self) -> None:
         """Wait until the source's log is empty and the target has everything."""
-        self.until(self._level, "the target to catch up")
+        self.until(self.has_caught_up, "the target to catch up")
 
     def log_rows(self) -> int:
         """Return the number of changes in the source's log; heartbeats, which may come at any time, do not count."""
@@ -137,7 +137,7 @@ class EndToEnd:
         finally:
             opened.close()
 
-    def _level(self) -> bool:
+    def has_caught_up(self) -> bool:
         if self.log_rows():
             return False
         with AdminClient(broker_address(self.settings)) as admin:

@@ -222,7 +222,7 @@ class Pipeline:
         """
         settings = load(self.folder / "venus.toml")
 
-        def level() -> bool:
+        def has_caught_up() -> bool:
             source = read_source(settings)
             if source.error or sum(table.log_rows for table in source.tables):
                 return False
@@ -231,7 +231,7 @@ class Pipeline:
                 return False
             return all(open_target(settings, name).read_view().offset >= broker.next_offset for name in targets)
 
-        self.until(level, f"{targets} to catch up", every_s=0.1)
+        self.until(has_caught_up, f"{targets} to catch up", every_s=0.1)
 
     def until(self, condition: Callable[[], object], what: str, *, every_s: float = 0.05) -> None:
         """Wait for a condition."""

@@ -296,7 +296,7 @@ class WriteProbe:
         self._thread.join()
 
     def wait_until_accepted(self, name: str, count: int) -> None:
-        """Wait until this database alone has accepted so many writes more."""
+        """Wait until this database alone has accepted this many more writes."""
         enough = self.accepted[name] + count
         eventually(lambda: self.accepted[name] >= enough, f"{name} to accept writes", timeout_s=120.0)
 

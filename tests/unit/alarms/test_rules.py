@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from venus import broker
-from venus.adapters.targets.switching import SideRecord, SideState, command_to, describe_switch
+from venus.adapters.targets.switching import SideRecord, SideState, describe_switch, switch_command
 from venus.broker.machine.loss import divergence_message
 from venus.broker.mirrors import upstream_selection
 from venus.broker.mirrors.mirror_status import mirror_alarms
@@ -240,7 +240,7 @@ def test_an_unfinished_switch_is_a_kind_of_alarm(names: tuple[str, str], states:
     for target in ("", "main"):
         (sentence,) = problems(AdapterCondition(tables=switch_conditions(advice)), target)
         assert classify_sentence(sentence)[0].name == "switch_unfinished"
-        assert find_commands(sentence)[0] == command_to(names[1])
+        assert find_commands(sentence)[0] == switch_command(names[1])
     assert problems(AdapterCondition(tables=switch_conditions(""))) == []
 
 

@@ -119,7 +119,7 @@ def test_a_copy_whose_replica_disconnects_before_it_is_made_is_released(
 
     monkeypatch.setattr(Store, "checkpoint", read_slowly)
 
-    async def play(service: ReplicaService, copies: CopyPool) -> None:
+    async def abandon_copy(service: ReplicaService, copies: CopyPool) -> None:
         line: Any = _CopyStream()
         call = asyncio.create_task(service.Copy(_request(), line))
         await _wait_until(made.entered.is_set)
@@ -129,7 +129,7 @@ def test_a_copy_whose_replica_disconnects_before_it_is_made_is_released(
         assert not line.frames
 
     with _leader(tmp_path) as engine:
-        _run(engine, play)
+        _run(engine, abandon_copy)
 
 
 @pytest.mark.parametrize("hung_up_at", [1, 2])
@@ -147,7 +147,7 @@ def test_a_copy_is_released_only_after_its_last_reader(
 
     monkeypatch.setattr(BusinessCopy, "read_after", read_slowly)
 
-    async def play(service: ReplicaService, copies: CopyPool) -> None:
+    async def abandon_copy(service: ReplicaService, copies: CopyPool) -> None:
         line: Any = _CopyStream()
         call = asyncio.create_task(service.Copy(_request(), line))
         await _wait_until(reading.entered.is_set)
@@ -162,7 +162,7 @@ def test_a_copy_is_released_only_after_its_last_reader(
             await call
 
     with _leader(tmp_path) as engine:
-        _run(engine, play)
+        _run(engine, abandon_copy)
 
 
 @pytest.mark.parametrize("step", ["get", "checkpoint", "open"])

@@ -190,11 +190,11 @@ def test_without_the_comparison_late_changes_replace_newer_ones() -> None:
 def test_without_tombstones_deleted_rows_reappear(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Table.take
 
-    def forgetful(self: Table, each: ChangeSection) -> None:
+    def take_without_tombstones(self: Table, each: ChangeSection) -> None:
         take(self, each)
         self.stored = {k: v for k, v in self.stored.items() if not HEAD.unpack_from(v)[2] & 1}
 
-    monkeypatch.setattr(Table, "take", forgetful)
+    monkeypatch.setattr(Table, "take", take_without_tombstones)
 
     assert count_wrong_histories(reorder_sections, 200, markers=False) > 0
 

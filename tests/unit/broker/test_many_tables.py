@@ -34,7 +34,7 @@ def business_of(count: int, name: str = "main", namespace: str = "shop") -> Busi
 
 
 @pytest.fixture(scope="module")
-def large() -> Business:
+def large_business() -> Business:
     return business_of(MANY)
 
 
@@ -42,10 +42,10 @@ def numbers(found: list[broker_pb2.TableStatus]) -> list[int]:
     return [table.table_id for table in found]
 
 
-def test_the_first_tables_and_the_mentioned_ones_are_listed(large: Business) -> None:
+def test_the_first_tables_and_the_mentioned_ones_are_listed(large_business: Business) -> None:
     named = {150_000, 199_999, 3, 999_999}
 
-    found = TableSelection(reported={"main": named}).describe(large)
+    found = TableSelection(reported={"main": named}).describe(large_business)
 
     assert numbers(found) == [*range(1, SHOWN_MAX - 1), 150_000, 199_999]
     assert (found[2].namespace, found[2].name, found[2].committed_changes, found[2].rows_estimate) == (
@@ -70,8 +70,8 @@ def test_all_businesses_share_the_room_of_one_answer() -> None:
     ]
 
 
-def test_an_older_client_gets_as_much_as_a_message_holds(large: Business) -> None:
-    found = requested_tables(broker_pb2.StatusRequest()).describe(large)
+def test_an_older_client_gets_as_much_as_a_message_holds(large_business: Business) -> None:
+    found = requested_tables(broker_pb2.StatusRequest()).describe(large_business)
     assert len(found) == ANSWER_TABLES_MAX
     assert broker_pb2.BusinessStatus(tables=found).ByteSize() < ANSWER_BYTES_MAX
 
@@ -80,12 +80,12 @@ def test_an_older_client_gets_as_much_as_a_message_holds(large: Business) -> Non
     assert 0.9 * ANSWER_BYTES_MAX < broker_pb2.BusinessStatus(tables=found).ByteSize() < MESSAGE_BYTES_MAX / 2
 
 
-def test_tables_are_found_by_name_however_many_exist(large: Business) -> None:
+def test_tables_are_found_by_name_however_many_exist(large_business: Business) -> None:
     request = broker_pb2.StatusRequest(
         tables_max=10, tables=["TABLE_199999", "shop.table_7", "other.table_8", "table_9.", "no_table"]
     )
 
-    assert numbers(requested_tables(request).describe(large)) == [7, 199_999]
+    assert numbers(requested_tables(request).describe(large_business)) == [7, 199_999]
 
 
 class FakeAdminClient(AdminClient):
@@ -112,8 +112,8 @@ def every_name(admin: AdminClient) -> Iterator[str]:
     return (table.name for table in entry.tables)
 
 
-def test_a_client_that_needs_every_table_gets_them_in_pages(large: Business) -> None:
-    admin = FakeAdminClient(large)
+def test_a_client_that_needs_every_table_gets_them_in_pages(large_business: Business) -> None:
+    admin = FakeAdminClient(large_business)
 
     assert list(every_name(admin)) == [f"Table_{n}" for n in range(1, MANY + 1)]
     assert len(admin.sizes) <= 2 + MANY // admins.PAGE_TABLES
@@ -127,12 +127,12 @@ def test_few_tables_are_in_one_answer_and_an_older_broker_sends_all_at_once() ->
         assert len(admin.sizes) == 1
 
 
-def test_tables_without_columns_are_named_and_the_rest_counted(large: Business) -> None:
-    large.undescribed = dict.fromkeys(range(1, 5_001), (1,))
+def test_tables_without_columns_are_named_and_the_rest_counted(large_business: Business) -> None:
+    large_business.undescribed = dict.fromkeys(range(1, 5_001), (1,))
 
-    found = _undescribed_alarms(large)
+    found = _undescribed_alarms(large_business)
 
-    large.undescribed = {}
+    large_business.undescribed = {}
     assert len(found) == UNDESCRIBED_SHOWN_MAX + 1
     assert found[0].startswith("shop.Table_1 has rows of version 1")
     assert found[-1] == "each of 4,980 more tables has rows of versions whose columns no producer sent"

@@ -195,7 +195,7 @@ def test_a_batch_that_replaced_another_is_not_taken_as_the_same() -> None:
             batch_no=1, tables=[change_pb2.TableChanges(table_id=3, count=count)]
         ).SerializeToString()
 
-    def place(digest: int) -> QueuedBatch:
+    def make_batch(digest: int) -> QueuedBatch:
         return QueuedBatch(
             base_offset=0,
             index=7,
@@ -214,7 +214,7 @@ def test_a_batch_that_replaced_another_is_not_taken_as_the_same() -> None:
             tables=(3,),
         )
 
-    before = cut.body(business, place(1), body(1), ids)
+    before = cut.body(business, make_batch(1), body(1), ids)
 
-    assert cut.body(business, place(1), b"not looked at", ids) == before
-    assert cut.body(business, place(2), body(2), ids) != before
+    assert cut.body(business, make_batch(1), b"not looked at", ids) == before
+    assert cut.body(business, make_batch(2), body(2), ids) != before

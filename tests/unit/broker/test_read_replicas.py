@@ -128,10 +128,10 @@ def test_a_draining_or_degraded_replica_is_not_offered_and_moves_no_reader() -> 
     """A flapping lane of one replica made all readers of the business reconnect."""
     leader = Leader(broker("b"), broker("c"), broker("d", draining=True), broker("e", unhealthy="lane 4 is degraded"))
 
-    def flap() -> None:
+    def make_unfit() -> None:
         leader.found = [broker("b", unhealthy="lane 4 is degraded"), broker("c", draining=True)]
 
-    assert serve(leader, flap, seconds=0.2) == (["b:1", "c:1"], None)
+    assert serve(leader, make_unfit, seconds=0.2) == (["b:1", "c:1"], None)
 
 
 def test_a_stream_without_increments_ends_when_the_full_data_is_taken_again() -> None:

@@ -54,7 +54,7 @@ def batch(*sections: TableChanges, count: int | None = None) -> Batch:
     )
 
 
-def same(left: TableChanges, right: TableChanges) -> bool:
+def are_equal(left: TableChanges, right: TableChanges) -> bool:
     return changes_to_wire(left) == changes_to_wire(right) and left.is_deleted.tolist() == right.is_deleted.tolist()
 
 
@@ -71,7 +71,7 @@ def test_a_batch_is_decoded_completely() -> None:
 
     assert got.count == 6
     assert replace(got, sections=()) == replace(given_batch, sections=())
-    assert all(same(a, b) for a, b in zip(got.sections, sections, strict=True))
+    assert all(are_equal(a, b) for a, b in zip(got.sections, sections, strict=True))
     assert got.sections[1].record_ids.split() == sections[1].record_ids.split()
     assert got.sections[1].inserts_only
     assert got.sections[3].sweep_before == 99

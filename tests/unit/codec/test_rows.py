@@ -42,7 +42,7 @@ def pack_rows(rows: list[plain.Row], layout: Layout) -> tuple[PackedBytes, Packe
     )
 
 
-def same(left: PackedBytes, right: PackedBytes) -> bool:
+def are_equal(left: PackedBytes, right: PackedBytes) -> bool:
     return left.data == right.data and left.sizes.tolist() == right.sizes.tolist()
 
 
@@ -55,8 +55,8 @@ def test_copy_text_is_encoded_as_by_the_plain_codec(case: Case) -> None:
     record_ids, others, is_deleted = from_copy(plain.copy_lines(rows), layout, flagged=False)
 
     expected_ids, expected_rows = pack_rows(rows, layout)
-    assert same(record_ids, expected_ids)
-    assert same(others, expected_rows)
+    assert are_equal(record_ids, expected_ids)
+    assert are_equal(others, expected_rows)
     assert is_deleted.tolist() == [False] * len(rows)
 
 
@@ -93,9 +93,9 @@ def test_columns_have_the_same_bytes_and_are_decoded_again(case: Case) -> None:
     record_ids, others = from_columns(columns, layout)
 
     expected_ids, expected_rows = pack_rows(rows, layout)
-    assert same(record_ids, expected_ids)
-    assert same(others, expected_rows)
-    assert same(keys_from_columns(columns[: layout.key_count], layout), expected_ids)
+    assert are_equal(record_ids, expected_ids)
+    assert are_equal(others, expected_rows)
+    assert are_equal(keys_from_columns(columns[: layout.key_count], layout), expected_ids)
     assert to_columns(record_ids, others, layout) == columns
     assert keys_to_columns(record_ids, layout) == columns[: layout.key_count]
 
@@ -131,8 +131,8 @@ def test_we_read_a_row_as_protobuf_wrote_it_field_by_field(case: Case) -> None:
 
     assert to_copy(record_ids, others, layout) == plain.copy_lines(rows)
     ours = pack_rows(rows, layout)
-    assert same(ours[0], record_ids)
-    assert same(ours[1], others)
+    assert are_equal(ours[0], record_ids)
+    assert are_equal(ours[1], others)
 
 
 @many
@@ -150,8 +150,8 @@ def test_deleted_rows_are_flagged_and_have_only_a_key(case: Case, data: st.DataO
     record_ids, others, is_deleted = from_copy(text, layout, flagged=True)
 
     expected_ids, expected_rows = pack_rows(rows, layout)
-    assert same(record_ids, expected_ids)
-    assert same(others, expected_rows)
+    assert are_equal(record_ids, expected_ids)
+    assert are_equal(others, expected_rows)
     assert is_deleted.tolist() == deleted
 
 
@@ -253,8 +253,8 @@ def test_the_largest_number_of_columns_in_postgresql_is_encoded() -> None:
     record_ids, others, _ = from_copy(text, layout, flagged=False)
 
     expected_ids, expected_rows = pack_rows(rows, layout)
-    assert same(record_ids, expected_ids)
-    assert same(others, expected_rows)
+    assert are_equal(record_ids, expected_ids)
+    assert are_equal(others, expected_rows)
     assert to_copy(record_ids, others, layout) == text
 
 
@@ -278,13 +278,13 @@ def test_separate_byte_strings_are_joined_and_packed(seed: int) -> None:
     found = join_items(matrix, *(PackedBytes.of(part) for part in parts))
 
     assert found == [b"".join(strings) for strings in zip(heads, *parts, strict=True)]
-    assert same(pack_items(found), PackedBytes.of(found))
+    assert are_equal(pack_items(found), PackedBytes.of(found))
     assert PackedBytes.of(found).split() == found
 
 
 def test_an_empty_list_of_byte_strings_is_joined_and_packed() -> None:
     assert join_items(np.zeros((0, 8), dtype=np.uint8), PackedBytes.of([])) == []
-    assert same(pack_items([]), PackedBytes.of([]))
+    assert are_equal(pack_items([]), PackedBytes.of([]))
     assert PackedBytes.of([]).split() == []
 
 

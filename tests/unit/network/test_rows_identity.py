@@ -28,7 +28,7 @@ WIDER = replace(SCHEMA, version=2, columns=(*SCHEMA.columns, replace(SCHEMA.colu
 BACK = replace(SCHEMA, version=3)
 
 
-def level(text: str, *at: TableSchema, name: str = "t") -> tuple[RowFilter, ...]:
+def level_filters(text: str, *at: TableSchema, name: str = "t") -> tuple[RowFilter, ...]:
     """Return the filters of a set that took the full data when the tables had these versions."""
     return with_tables(parse_filters({name: text}), at or [SCHEMA])
 
@@ -49,13 +49,13 @@ def table_rows(levels: Levels, *schemas: TableSchema) -> TableRows:
     ],
 )
 def test_the_split_of_ranges_over_levels_does_not_matter(one: Sequence[str], other: Sequence[str]) -> None:
-    found = table_rows(tuple(level(text) for text in one))
-    assert found.digest == table_rows(tuple(level(text) for text in other)).digest
-    assert found.digest != table_rows((level("amount = 77"),)).digest
+    found = table_rows(tuple(level_filters(text) for text in one))
+    assert found.digest == table_rows(tuple(level_filters(text) for text in other)).digest
+    assert found.digest != table_rows((level_filters("amount = 77"),)).digest
 
 
 def test_the_version_at_which_the_full_data_was_taken_does_not_matter() -> None:
-    early, late = level("region = 'EU'"), level("region = 'EU'", SCHEMA, WIDER)
+    early, late = level_filters("region = 'EU'"), level_filters("region = 'EU'", SCHEMA, WIDER)
     assert early != late
     assert (
         table_rows((early,), SCHEMA, WIDER).digest
@@ -67,10 +67,10 @@ def test_the_version_at_which_the_full_data_was_taken_does_not_matter() -> None:
 def test_a_table_without_changes_differs_from_one_that_was_filled_again() -> None:
     """While the column is missing, no row is selected; once it is back, the rows are selected again."""
     versions = [SCHEMA, WITHOUT, BACK]
-    still = table_rows((level("region = 'EU'"),), *versions)
-    assert table_rows((level("region = 'EU'"),)) == still  # a follower has read no new version
-    dropped = table_rows((level("region = 'EU'", SCHEMA, WITHOUT),), *versions)
-    again = table_rows((level("region = 'EU'", *versions),), *versions)
+    still = table_rows((level_filters("region = 'EU'"),), *versions)
+    assert table_rows((level_filters("region = 'EU'"),)) == still  # a follower has read no new version
+    dropped = table_rows((level_filters("region = 'EU'", SCHEMA, WITHOUT),), *versions)
+    again = table_rows((level_filters("region = 'EU'", *versions),), *versions)
     assert dropped.rows == NO_ROWS
     assert len({still.digest, dropped.digest, again.digest}) == 3
     assert (still.rows, again.rows) == ("region = 'EU'",) * 2
@@ -78,7 +78,7 @@ def test_a_table_without_changes_differs_from_one_that_was_filled_again() -> Non
 
 def test_a_set_filled_from_one_without_changes_has_another_identity() -> None:
     versions = [SCHEMA, WITHOUT, BACK]
-    still, again = level("region = 'EU'"), level("region = 'EU'", *versions)
+    still, again = level_filters("region = 'EU'"), level_filters("region = 'EU'", *versions)
     below = table_rows((still, again), *versions)
     assert below.rows == "region = 'EU' and then region = 'EU'"
     assert len({below.digest, table_rows((still,), *versions).digest, table_rows((again,), *versions).digest}) == 3
@@ -87,19 +87,19 @@ def test_a_set_filled_from_one_without_changes_has_another_identity() -> None:
 def test_a_table_that_got_the_name_later_is_complete_until_then() -> None:
     draft = replace(SCHEMA, name="draft")
     named = replace(SCHEMA, version=2)
-    found = table_rows((level("region = 'EU'", draft),), draft, named)
+    found = table_rows((level_filters("region = 'EU'", draft),), draft, named)
     assert found.rows == "every row until version 2"
-    assert found.digest != table_rows((level("region = 'EU'", draft, named),), draft, named).digest
+    assert found.digest != table_rows((level_filters("region = 'EU'", draft, named),), draft, named).digest
 
 
 def test_tables_without_a_filter_are_not_listed() -> None:
-    assert partial_tables((level("region = 'EU'", name="u"),), [SCHEMA]) == {}
+    assert partial_tables((level_filters("region = 'EU'", name="u"),), [SCHEMA]) == {}
     assert partial_tables((), [SCHEMA]) == {}
 
 
 def test_differences_are_named_table_by_table() -> None:
-    one = RowsIdentity(set="a", tables=(table_rows((level("region = 'EU'"),)),))
-    other = RowsIdentity(set="b", tables=(table_rows((level("region = 'US'"),)),))
+    one = RowsIdentity(set="a", tables=(table_rows((level_filters("region = 'EU'"),)),))
+    other = RowsIdentity(set="b", tables=(table_rows((level_filters("region = 'US'"),)),))
     whole = RowsIdentity(set="c")
     assert find_differing(one, replace(one, set="b")) == ()
     assert find_differing(one, other) == find_differing(one, whole) == find_differing(whole, one) == (1,)
@@ -109,6 +109,6 @@ def test_differences_are_named_table_by_table() -> None:
 
 
 def test_a_stored_identity_is_read_again() -> None:
-    found = RowsIdentity(set="a", tables=(table_rows((level("region = 'EU'"),)),))
+    found = RowsIdentity(set="a", tables=(table_rows((level_filters("region = 'EU'"),)),))
     assert row_filters.decode_identity(row_filters.encode_identity(found)) == found
     assert row_filters.decode_identity(row_filters.encode_identity(None)) is None

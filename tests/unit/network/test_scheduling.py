@@ -9,7 +9,7 @@ from venus.network.scheduling import CRITICAL, Load, grade_loads, load_rate, ran
 NAMES = [f"b{n}" for n in range(16)]
 
 
-def even(used: float) -> Load:
+def even_load(used: float) -> Load:
     return Load(memory=used, cpu=used, disk=used, network=used)
 
 
@@ -18,8 +18,8 @@ def test_each_resource_counts_relative_to_its_capacity_with_its_weight() -> None
     assert Load(cpu=1.0).used == pytest.approx(0.1)
     assert Load(disk=1.0).used == pytest.approx(0.5)
     assert Load(network=1.0).used == pytest.approx(0.3)
-    assert even(0.4).used == pytest.approx(0.4)
-    assert (even(7.0).used, even(-1.0).used) == (1.0, 0.0)
+    assert even_load(0.4).used == pytest.approx(0.4)
+    assert (even_load(7.0).used, even_load(-1.0).used) == (1.0, 0.0)
 
 
 def test_above_the_critical_point_the_rate_jumps_and_never_falls() -> None:
@@ -48,12 +48,12 @@ def test_a_busy_processor_alone_is_no_reason() -> None:
 
 
 def test_a_load_far_above_the_mean_is_a_reason_once_it_is_high() -> None:
-    assert grade_loads({"a": even(0.7), "b": even(0.3), "c": even(0.3)}) == {"a": 1, "b": 0, "c": 0}
-    assert grade_loads({"a": even(0.45), "b": even(0.1), "c": even(0.1)}) == {"a": 0, "b": 0, "c": 0}
-    assert grade_loads({"a": even(0.7), "b": even(0.6), "c": even(0.6)}) == {"a": 0, "b": 0, "c": 0}
+    assert grade_loads({"a": even_load(0.7), "b": even_load(0.3), "c": even_load(0.3)}) == {"a": 1, "b": 0, "c": 0}
+    assert grade_loads({"a": even_load(0.45), "b": even_load(0.1), "c": even_load(0.1)}) == {"a": 0, "b": 0, "c": 0}
+    assert grade_loads({"a": even_load(0.7), "b": even_load(0.6), "c": even_load(0.6)}) == {"a": 0, "b": 0, "c": 0}
 
 
 def test_a_broker_without_a_report_counts_as_an_average_one() -> None:
-    assert grade_loads({"a": None, "b": even(0.7), "c": even(0.2)}) == {"a": 0, "b": 1, "c": 0}
+    assert grade_loads({"a": None, "b": even_load(0.7), "c": even_load(0.2)}) == {"a": 0, "b": 1, "c": 0}
     assert grade_loads({"a": None, "b": None}) == {"a": 0, "b": 0}
     assert grade_loads({}) == {}

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.network.cloud import Cloud, complete
+from bench.network.cloud import Cloud, run_to_end
 from venus.network.skipcloud import node as protocol
 from venus.network.skipcloud.clusters import CloudShape, common_prefix
 from venus.network.skipcloud.node import Exchange, OverlayNode, RoutedMessage
@@ -98,7 +98,7 @@ def test_a_payload_is_delivered_once_to_each_member_of_the_cluster() -> None:
     found = cloud(64, cycles=25)
     heal(found, 10)
     target = found.shape.identifier(5)
-    result = complete(found.living["b1:1"].find(target, "hello"))
+    result = run_to_end(found.living["b1:1"].find(target, "hello"))
     members = found.clusters()[found.nearest(target)]
     assert sorted(found.received) == sorted((address, "hello") for address in members)
     assert {one.address for one in result.members} == set(result.results) == members
@@ -109,7 +109,7 @@ def test_an_identifier_without_brokers_is_taken_over_by_one_cluster_for_all() ->
     gone = found.shape.identifier(2)
     for address in found.clusters()[gone]:
         del found.living[address]
-    reached = {complete(node.find(gone)).cluster for node in found.living.values()}
+    reached = {run_to_end(node.find(gone)).cluster for node in found.living.values()}
     assert reached == {found.nearest(gone)}
 
 
@@ -170,7 +170,7 @@ def test_a_member_with_more_knowledge_is_asked_before_another_cluster_takes_over
     target = next(one for one in found.clusters() if one != node.cluster)
     for level in node.views.levels:
         level.clear()
-    assert complete(node.find(target)).cluster == target
+    assert run_to_end(node.find(target)).cluster == target
 
 
 def test_separated_parts_join_again_by_a_known_address() -> None:
@@ -201,7 +201,7 @@ def test_a_broker_that_has_moved_refuses_messages_for_its_former_cluster() -> No
     found = cloud(16)
     node = found.living["b0:1"]
     target = next(one for one in found.clusters() if one != node.cluster)
-    answer = complete(node.on_route(RoutedMessage(target=target, payload="x", expected=target)))
+    answer = run_to_end(node.on_route(RoutedMessage(target=target, payload="x", expected=target)))
     assert answer.has_moved
     assert found.received == []
 
@@ -248,7 +248,7 @@ def test_views_are_refreshed_by_exchanges() -> None:
 
 def test_a_lone_broker_keeps_its_messages() -> None:
     found = Cloud(1, CloudShape.of(16), 1)
-    result = complete(found.living["b0:1"].find((1, 1), "x"))
+    result = run_to_end(found.living["b0:1"].find((1, 1), "x"))
     assert (result.hops, result.results) == (0, ("b0:1",))
 
 

@@ -18,7 +18,7 @@ HISTORIES = 300
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "LARGE_BYTES", 1000)
     monkeypatch.setattr(compression, "_WINDOW_LOG", 17)
 

@@ -17,7 +17,7 @@ def background_work() -> Iterator[BackgroundWork]:
     made.close()
 
 
-def failing() -> None:
+def fail() -> None:
     raise LookupError("refused")
 
 
@@ -45,7 +45,7 @@ def test_the_next_task_waits_for_the_previous_one(background_work: BackgroundWor
 
 def test_the_error_of_a_task_is_raised_once_and_no_task_begins_after_it(background_work: BackgroundWork) -> None:
     begun = list[str]()
-    background_work.start(failing)
+    background_work.start(fail)
     with pytest.raises(LookupError, match="refused"):
         background_work.start(lambda: begun.append("next"))
     background_work.wait()
@@ -65,8 +65,8 @@ def test_a_task_may_use_the_object_that_waits_for_it(background_work: Background
 
 
 def test_a_dropped_task_raises_nothing(background_work: BackgroundWork) -> None:
-    background_work.start(failing)
+    background_work.start(fail)
     background_work.discard()
     background_work.wait()
-    background_work.start(failing)
+    background_work.start(fail)
     background_work.close()

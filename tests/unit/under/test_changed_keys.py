@@ -20,29 +20,29 @@ def changes(*keys: bytes, gone: bytes = b"") -> RowChanges:
     )
 
 
-def new(found: RowChanges) -> list[bool]:
+def new_flags(found: RowChanges) -> list[bool]:
     assert found.is_new is not None
     return [bool(is_new) for is_new in found.is_new]
 
 
 def test_a_row_is_new_unless_its_key_was_changed_before() -> None:
     keys = ChangedKeys()
-    assert new(keys.mark_new(changes(b"a", b"b"), 1, first_read=True)) == [True, True]
+    assert new_flags(keys.mark_new(changes(b"a", b"b"), 1, first_read=True)) == [True, True]
     assert keys.mark_new(changes(b"c", b"d", gone=b"d"), 1, first_read=False).is_new is None
-    assert new(keys.mark_new(changes(b"c", b"d", b"e"), 1, first_read=True)) == [False, False, True]
-    assert new(keys.mark_new(changes(b"c"), 2, first_read=True)) == [True]
+    assert new_flags(keys.mark_new(changes(b"c", b"d", b"e"), 1, first_read=True)) == [False, False, True]
+    assert new_flags(keys.mark_new(changes(b"c"), 2, first_read=True)) == [True]
 
 
 def test_a_row_outside_of_a_predicate_is_not_new() -> None:
-    assert new(ChangedKeys().mark_new(changes(b"a", b"b", gone=b"a"), 1, first_read=True)) == [False, True]
+    assert new_flags(ChangedKeys().mark_new(changes(b"a", b"b", gone=b"a"), 1, first_read=True)) == [False, True]
 
 
 def test_with_too_many_changed_keys_no_row_counts_as_new() -> None:
     keys = ChangedKeys(keys_max=2)
     keys.mark_new(changes(b"a", b"b"), 1, first_read=False)
-    assert new(keys.mark_new(changes(b"x"), 1, first_read=True)) == [True]
+    assert new_flags(keys.mark_new(changes(b"x"), 1, first_read=True)) == [True]
     keys.mark_new(changes(b"c"), 2, first_read=False)
-    assert new(keys.mark_new(changes(b"x"), 1, first_read=True)) == [False]
+    assert new_flags(keys.mark_new(changes(b"x"), 1, first_read=True)) == [False]
     assert keys._tables == {}
 
 

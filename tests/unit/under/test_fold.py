@@ -76,7 +76,7 @@ def test_small_cuts_are_applied_together_and_large_ones_alone() -> None:
     assert assembler.rows == 0
 
 
-def large(start: int, cut: int, *, end: bool = True) -> CutPiece:
+def large_piece(start: int, cut: int, *, end: bool = True) -> CutPiece:
     one = piece(start, 1, cut=cut, end=end)
     one.nbytes = 10 << 20
     return one
@@ -85,14 +85,14 @@ def large(start: int, cut: int, *, end: bool = True) -> CutPiece:
 def test_few_large_rows_count_like_many_small_ones() -> None:
     assembler = CutAssembler(0)
     for n in range(8):
-        assembler.add(large(n, n + 1))
+        assembler.add(large_piece(n, n + 1))
         assert assembler.is_full(1000) == (n >= 3)
     assert [len(assembler.take_group(1000)) for _ in range(4)] == [3, 3, 2, 0]
     assert assembler.nbytes == 0
 
     for n in range(8, 12):
         assert not assembler.is_open_full(1000)
-        assembler.add(large(n, 9, end=False))
+        assembler.add(large_piece(n, 9, end=False))
     assert assembler.is_open_full(1000), "it goes into one target transaction while it arrives"
     assert len(assembler.take_open_pieces()) == 4
     assert not assembler.is_full(1000)
@@ -102,7 +102,7 @@ def test_few_large_rows_count_like_many_small_ones() -> None:
 def test_one_large_cut_is_applied_alone() -> None:
     assembler = CutAssembler(0)
     for n in range(5):
-        assembler.add(large(n, 1, end=n == 4))
+        assembler.add(large_piece(n, 1, end=n == 4))
     assembler.add(piece(5, 3, cut=2))
     assert not assembler.is_open_full(1), "it is complete"
     assert [len(assembler.take_group(1000)) for _ in range(2)] == [1, 1]

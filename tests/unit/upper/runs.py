@@ -50,14 +50,14 @@ class Run:
         )
 
     def _source(self, settings: Settings) -> ScriptedSource:
-        self.sources.append(ScriptedSource(self.database, self.script, idle=self._idle))
+        self.sources.append(ScriptedSource(self.database, self.script, idle=self._on_idle))
         return self.sources[-1]
 
     def _producer(self, settings: Settings) -> ScriptedProducer:
         self.producers.append(ScriptedProducer(self.broker, self.script))
         return self.producers[-1]
 
-    def _idle(self) -> None:
+    def _on_idle(self) -> None:
         self.now += 1
         if self.deeds:
             self.deeds.pop(0)(self.database)

@@ -138,12 +138,12 @@ def test_two_failures_near_each_other_lose_and_double_nothing() -> None:
         for later in (1, 3, 7, 12):
             database, deeds = _history()
             broker = ScriptedBroker()
-            second = _second(at, later)
+            second = _make_second_crash(at, later)
             run(database, broker, second(_error_for(script.trace[at])), deeds)
             _check(database, broker, f"{at} and {at + later}")
 
 
-def _second(at: int, later: int) -> Callable[[VenusError], Script]:
+def _make_second_crash(at: int, later: int) -> Callable[[VenusError], Script]:
     class TwoCrashes(Script):
         """Fails once more, at whatever step follows."""
 

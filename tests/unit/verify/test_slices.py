@@ -42,13 +42,13 @@ def test_each_key_is_in_one_slice_and_is_read_by_its_bucket(cuts: list[int], key
         (place,) = places_of([[str(key)]], part, Subject(schema=NUMBERS)).tolist()
         assert 0 <= place < part.buckets <= RANGE_BUCKETS
 
-        reading = [low_high for low_high in part.ranges({place}) if _inside(key, *low_high)]
+        reading = [low_high for low_high in part.ranges({place}) if _is_inside(key, *low_high)]
         elsewhere = set(range(part.buckets)) - {place}
         assert len(reading) == 1
-        assert not any(_inside(key, *r) for r in part.ranges(elsewhere))
+        assert not any(_is_inside(key, *r) for r in part.ranges(elsewhere))
 
 
-def _inside(key: int, low: int | None, high: int | None) -> bool:
+def _is_inside(key: int, low: int | None, high: int | None) -> bool:
     return (low is None or low <= key) and (high is None or key < high)
 
 

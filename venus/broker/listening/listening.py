@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 #: Limit of the bytes of folded batches that wait to be matched, of all businesses.
 QUEUE_BYTES_MAX = 32 << 20
-#: Batches that are judged together if so many wait.
+#: At most this many waiting batches are judged together.
 TOGETHER_MAX = 32
-#: After a judgement the next one waits so long for each stream that it reached, unless `TOGETHER_MAX` batches wait. A
+#: After a judgement the next one waits this long for each stream that it reached, unless `TOGETHER_MAX` batches wait. A
 #: frame costs the event loop more than judging does, and batches that are judged together share frames.
 PAUSE_OF_STREAM_S = 0.0015
 PAUSE_MAX_S = 0.1
@@ -408,7 +408,7 @@ class Listening:
 
 
 def find_pause_s(streams: int) -> float:
-    """Return how long after a judgement that reached so many streams the next one may begin."""
+    """Return how long after a judgement the next one may begin, by the number of streams that it reached."""
     return min(PAUSE_MAX_S, PAUSE_OF_STREAM_S * streams)
 
 

@@ -30,7 +30,7 @@ from venus.predicates.ranges import Predicate, compile_predicate
 from venus.predicates.syntax import PredicateRefused
 
 #: An index numbers its entries in the order in which they come. It is made again, with few numbers, when it has given
-#: more numbers than this, and than so many for each entry that is left.
+#: more numbers than this, and than this many for each entry that is left.
 ENTRIES_MIN, ENTRIES_PART = 4096, 4
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from venus.network.matching.interests import Events
 from venus.network.skipcloud.clusters import Identifier
 
-#: Half of the load that is reported is from the last so many seconds.
+#: Half of the reported load comes from a period of this many seconds up to now.
 HALF_LIFE_S = 5.0
 #: A difference in load below this is none: candidates then take turns by what they were given.
 LOAD_STEP = 0.05

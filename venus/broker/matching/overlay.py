@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 LEAVE_S = 1.0
 #: Requests of other brokers that are matched at once; further ones go to another candidate.
 REQUESTS_MAX = 16
-#: After so many cycles without a neighbour an address that should have answered is an alarm.
+#: After this many cycles without a neighbour an address that should have answered is an alarm.
 ALONE_CYCLES = 10
 #: Cycles differ in length by this share, so that brokers do not all exchange at once.
 JITTER = 0.1

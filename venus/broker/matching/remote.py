@@ -43,13 +43,13 @@ logger = logging.getLogger(__name__)
 
 #: Candidates that are asked before this broker matches itself.
 ATTEMPTS = 2
-#: A candidate that did not answer is left alone for so long.
+#: A candidate that did not answer is not asked for this long.
 SUSPENDED_S = 2.0
 #: Beyond the deadlines of the candidates: the event loop itself may be busy.
 MARGIN_S = 0.5
 #: Interests of one installation; more go in several messages.
 INTERESTS_PER_MESSAGE = 2000
-#: A lease is longer by so many rounds of installation: with very many interests a round outlasts the configured one.
+#: A lease is longer by this many rounds of installation: with very many interests a round outlasts the configured one.
 ROUNDS_OF_LEASE = 3
 LEASE_S_MAX = 3600.0
 PARTS_PER_MESSAGE = 500
@@ -57,7 +57,7 @@ PARTS_PER_MESSAGE = 500
 SUBSPACES_PER_CLUSTER = 16
 #: Attempts to hash a subspace to a second cluster.
 SALTS = 4
-#: Half of the work by which subspaces are cut and moved is from the last so many seconds.
+#: Half of the work by which subspaces are cut and moved comes from a period of this many seconds up to now.
 WORK_HALF_LIFE_S = 60.0
 
 Asked = tuple[MatchedEvents, Ids]  # changes of one subspace, and their numbers in the batch
@@ -188,7 +188,7 @@ class RemoteMatching:
     # -- matching --------------------------------------------------------------------------------------------------
 
     def match_shared(self, table: str, events: Events) -> Matches | None:
-        """Match changes, None if the table has so few interests that a message costs more than comparing them."""
+        """Match changes, None if comparing the table's few interests costs less than a message."""
         known = self._tables.get(table)
         return None if known is None or len(known.space) <= self._few else self.match(table, events)
 

@@ -66,7 +66,7 @@ TURN_BYTES = 512 << 10
 SHARED_FOR_S = 1.0
 #: Delay after which a producer sends half messages again that waited too long.
 SLOW_RETRY_S = 0.05
-#: Periodic work wakes the thread only if it is due so much earlier than the thread wakes anyway.
+#: Periodic work wakes the thread only if it is due this much earlier than the thread wakes anyway.
 EARLIER_S = 0.01
 #: The thread checks this often whether entries above the watermark may be applied, in case no call woke it.
 TICK_S = 0.2

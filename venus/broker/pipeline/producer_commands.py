@@ -414,10 +414,10 @@ class Producers:
             found.counters["reviews_sent"] += found.reviews.record_delivered(batch_nos, self._monotonic())
 
     def record_fill(self, business: str, *, is_filling: bool) -> None:
-        """Record whether a producer reads tables for the first time; then rows may become files of the store.
+        """Record whether a producer reads tables for the first time; meanwhile rows may be added as files of the store.
 
-        Not if the log is shared: a copy for another broker may be made at any moment, and rows are ahead of their
-        offset for one.
+        A shared log excludes this: another broker may take a copy at any moment, and the files would put rows into it
+        that are ahead of its offset.
         """
         self._catalogue.find(business).is_filling = is_filling and not self._is_shared
 

@@ -27,7 +27,7 @@ class Backlog:
     bytes_max: int
 
     def must_keep(self, index: int, behind_bytes: int) -> bool:
-        """Return whether the entry at `index`, with so many bytes behind it, is kept."""
+        """Return whether the entry at `index` is kept, given the number of bytes behind it."""
         return index >= self.needed_from and behind_bytes <= self.bytes_max
 
 

@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: A producer waits so long for a new business or for a leader before it is refused.
+#: A producer waits this long for a new business or for a leader before it is refused.
 WAIT_S = 5.0
 #: The same while too few brokers are alive. Waiting longer does not help, but a broker may be starting.
 HINDERED_S = 0.5
 LOOK_EVERY_S = 0.02
-#: `venus forget` waits so long for the removal of this broker's data.
+#: `venus forget` waits this long for the removal of this broker's data.
 REMOVE_S = 300.0
 #: How often to read the record again if the answer to its removal was lost.
 LOOK_AGAIN_S = 1.0

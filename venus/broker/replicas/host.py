@@ -39,7 +39,7 @@ ELSEWHERE = "this broker has no replica of it"
 DRAIN_EVERY_S = 5.0
 #: Interval between two checks of the balance.
 BALANCE_EVERY_S = 1.0
-#: A business whose record this broker has just created counts in its placements for so long, until it reads the record.
+#: A business that this broker has just created counts in its placements until it reads the record, at most this long.
 CREATED_S = 10.0
 #: A request for another leader is withdrawn after this time if that broker has not caught up.
 AWAIT_SUCCESSOR_S = 30.0

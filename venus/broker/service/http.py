@@ -32,7 +32,7 @@ from venus.wire import broker_pb2
 #: A health check result: why the broker cannot work ("" if it can), and its alarms.
 HealthResult = tuple[str, list[str]]
 
-#: A health check result is valid for so long. A request that finds one half as old also starts a new check.
+#: A health check result is valid for this long. A request that finds one half as old also starts a new check.
 FRESH_S = 1.0
 
 

@@ -35,7 +35,7 @@ from venus.rpc.sealed import frame_opener, serialise_frame, stream_types
 
 logger = logging.getLogger(__name__)
 
-#: A connection is read until so many bytes of frames wait for their handler. Empty frames count as well.
+#: A connection is read until this many bytes of frames wait for their handler. Empty frames count as well.
 QUEUED_BYTES_MAX, FRAME_OVERHEAD_BYTES = RECEIVE_BYTES, 64
 #: A client that reads nothing gets no more than this and one frame.
 UNSENT_BYTES_MAX = RECEIVE_BYTES

@@ -314,12 +314,12 @@ def end_process(error: BaseException) -> None:
 def announcer(data_dir: Path) -> Callable[[Addresses], None]:
     """Return a function that prints the addresses of a broker to standard output."""
 
-    def say(addresses: Addresses) -> None:
+    def announce_addresses(addresses: Addresses) -> None:
         page = f", status page {addresses.page}" if addresses.http else ""
         sys.stdout.write(f"broker listens on {addresses.grpc}{page}, data in {data_dir.resolve()}\n")
         sys.stdout.flush()
 
-    return say
+    return announce_addresses
 
 
 def prepare_process() -> None:
@@ -335,7 +335,7 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
     broker = settings.broker
     prepare_process()
 
-    def ready(addresses: Addresses) -> None:
+    def on_ready(addresses: Addresses) -> None:
         freeze_objects()
         (announce or announcer(broker.data_dir))(addresses)
 
@@ -344,7 +344,7 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
         for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         keepalive = Keepalive()
-        await run(settings, keepalive, stop, ready, end_process)
+        await run(settings, keepalive, stop, on_ready, end_process)
 
     event_loop.run(main())
     return 0

@@ -38,7 +38,7 @@ from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import check_frame_seal
 from venus.wire import broker_pb2
 
-#: An answer that can wait is sent after so long, or with the next frame.
+#: An answer that can wait is sent after this long, or with the next frame.
 ANSWER_WITHIN_S = 0.05
 
 
@@ -129,7 +129,7 @@ class ProducerOutbox:
 
 logger = logging.getLogger(__name__)
 
-#: After so many damaged half messages in a row the connection is ended.
+#: After this many damaged half messages in a row the connection is ended.
 MISMATCHES_MAX = 3
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -8,7 +8,7 @@ from venus.model import is_name
 from venus.replication.records import LiveBroker
 from venus.wire import broker_pb2
 
-#: A consumer chooses again once another replica has been there for so long: after an election several come back.
+#: A consumer chooses again once another replica has been there for this long: after an election several come back.
 OTHERS_AFTER_S = 10.0
 
 

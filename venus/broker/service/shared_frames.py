@@ -167,7 +167,7 @@ class SharedFrames:
         return self.streams[business] > 1
 
     def has_many_readers(self, business: str) -> bool:
-        """Return whether a business has so many readers that they must take turns."""
+        """Return whether a business has enough readers that they must take turns."""
         return self.streams[business] >= PACED_MIN
 
     def pause_s(self, business: str, now: float) -> float:

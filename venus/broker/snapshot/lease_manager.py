@@ -221,7 +221,7 @@ _LONG_AGO_US = -(10**18)
 LEASE_S_MAX = 3600
 #: A lease is renewed once less than three quarters of it are left: microseconds for each of its seconds.
 _RENEWED_BELOW_US = 750_000
-#: A lease lasts so long until its holder confirms it: as long as a client waits for the answer.
+#: A lease lasts this long until its holder confirms it: as long as a client waits for the answer.
 UNCONFIRMED_S = 120
 UNNAMED = "an unnamed client"
 #: Limits of leases in a status, and of holders named in a refusal.

@@ -26,10 +26,10 @@ from venus.broker.store.rocks import Store
 from venus.errors import StorageError, Unavailable, VenusError
 from venus.flow.precedence import SMALL_BYTES, Precedence
 
-#: A step ends after so many bytes of bodies, or one batch. While large work pauses it ends earlier, down to the least.
+#: A step ends after this many bytes of bodies, or one batch. While large work pauses it ends earlier, at the least.
 STEP_BYTES_MAX, STEP_BYTES_LEAST = 1 << 20, 128 << 10
-#: While a replica catches up, its full data rests for so long, and until it is behind by so many times what the buffer
-#: holds: the log then has the disk and the interpreter's lock, and the replica counts as a copy sooner.
+#: While a replica catches up, its full data rests for this long, and until it is behind by this multiple of the
+#: buffer: the log then has the disk and the interpreter's lock, and the replica counts as a copy sooner.
 CATCH_UP_REST_S, CATCH_UP_REST_BUFFERS = 30.0, 4
 #: Interval and limit of checks whether RocksDB accepts rows without a delay.
 FLUSH_LOOK_S, FLUSH_LOOKS_MAX = 0.01, 100
@@ -40,7 +40,7 @@ FILES_BEFORE = 4
 class MaterialiserPacing:
     """Slows the materialiser for small commits and for RocksDB's files. Used by one thread.
 
-    `pause` waits for at most so many seconds and returns True if there is more urgent work.
+    `pause` waits for at most a number of seconds and returns True if there is more urgent work.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class MaterialiserPacing:
 CUT_END_WAIT_S = 10.0
 #: Interval between two steps of the scrub or the scavenger, and between two checks of free space.
 IDLE_S = 0.5
-#: So many of these intervals while there is neither, because each wakes an idle broker.
+#: This many of these intervals while there is neither, because each wakes an idle broker.
 QUIET = 20
-#: Steps of the scrub follow each other for so long while there is nothing else to do. Then it rests so many times as
-#: long, also while each commit wakes the thread: otherwise it would take half of a core from small transactions.
+#: Steps of the scrub follow each other for this long while there is nothing else to do. Then it rests this many times
+#: as long, also while each commit wakes the thread: otherwise it would take half of a core from small transactions.
 SCRUB_S, SCRUB_REST = 0.02, 20
-#: A view for looking up watched rows is released after so long without batches.
+#: A view for looking up watched rows is released after this long without batches.
 VIEW_IDLE_S = 5.0
-#: Commits of less than `SMALL_BYTES` together are collected for so long, unless a snapshot waits for the full data.
+#: Commits of less than `SMALL_BYTES` together are collected for this long, unless a snapshot waits for the full data.
 LINGER_S = 0.1
 #: The same for the rows of a fill, which become files: the fewer, the better.
 FILL_BYTES, FILL_LINGER_S = 8 << 20, 0.25

@@ -24,7 +24,7 @@ RUN_BYTES_MAX = 2 << 20
 PASS_EVERY_S = 3600.0
 #: Minimum interval between two searches for due tables; a broker may have hundreds of thousands.
 LOOK_EVERY_S = 10.0
-#: While batches keep coming, one run in so many steps.
+#: While batches keep coming, one run in this many steps.
 BUSY_EVERY = 50
 
 

@@ -27,7 +27,7 @@ from venus.codec.stored_rows import Sequences, StoredRows
 from venus.errors import Corruption, ProtocolError
 
 RUN_ROWS_MAX, RUN_BYTES_MAX = 5000, 2 << 20
-#: A new segment has so many runs; one that has grown to twice as many is split into its runs.
+#: A new segment has this many runs; one that has grown to twice as many is split into its runs.
 _RUNS = 4
 
 
@@ -162,11 +162,11 @@ def _removals(business: Business, table_id: int) -> tuple[int, int]:
         return business.counters["scavenged_rows"], business.materialised.floors.get(table_id, 0)
 
 
-#: A pass begins so long after the previous one.
+#: A pass begins this long after the previous one.
 PASS_EVERY_S = 24 * 3600.0
-#: While batches keep coming, one step in so many rounds of the materialiser; else one in each.
+#: While batches keep coming, one step in this many rounds of the materialiser; else one in each.
 BUSY_EVERY = 50
-#: A step ends after so many bytes of bodies or looked-up rows: 3 ms, for which all other threads may wait.
+#: A step ends after this many bytes of bodies or looked-up rows: 3 ms, for which all other threads may wait.
 _STEP_BYTES, _STEP_ROWS = 1 << 20, 250
 _ROWS_OF_BATCH = 1000
 

@@ -44,11 +44,11 @@ from venus.codec.stored_rows import decode_chunk
 from venus.errors import Corruption
 from venus.model import ChangeKind
 
-#: A step of a mirror's full data ends after so many bytes of rows, or one chunk.
+#: A step of a mirror's full data ends after this many bytes of rows, or one chunk.
 FILL_BYTES_MAX = 1 << 20
-#: A step of files is worth its fsyncs from so many bytes of bodies on, and ends after so many.
+#: A step of files is worth its fsyncs from the least number of bytes of bodies on, and ends after the most.
 FILES_BYTES_MIN, FILES_BYTES_MAX = 1 << 20, 16 << 20
-#: Each table takes a file in a step: so many at most, and only where they have FILES_BYTES_MIN each on average. A file
+#: Each table takes a file in a step: at most this many, and only if they have FILES_BYTES_MIN each on average. A file
 #: takes about 4 ms of the interpreter's lock and a descriptor, and nothing merges small ones.
 FILES_MAX = 8
 

@@ -270,7 +270,7 @@ def _alarms(business: Business, state: HalfState, now: float, thresholds: Thresh
     return alarms
 
 
-#: A half message that is undecided for so many review intervals is an alarm.
+#: A half message that is undecided for this many review intervals is an alarm.
 HALF_ALARM_REVIEWS = 10
 HALF_ALARM_MIN_S = 60.0
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.proving_contract import Application, ScratchSchema, do
+from venus.adapters.dialects.proving_contract import Application, ScratchSchema, run_transaction
 from venus.adapters.dialects.registry import survey
 from venus.adapters.dialects.statements import RecordedStatements
 from venus.adapters.dialects.survey_contract import SurveyRequest
@@ -63,7 +63,7 @@ class Rehearsal:
 
     def _create_tables(self, app: Application) -> None:
         t = self._scratch.types
-        do(
+        run_transaction(
             app,
             f"CREATE TABLE proof (id {t['int']} NOT NULL PRIMARY KEY, name varchar(40), price {t['decimal']},"
             f" note {t['text']})",
@@ -108,7 +108,7 @@ class Rehearsal:
     def _change(self, app: Application, source: Source, rows: int) -> None:
         for number in range(rows):
             app.execute("UPDATE proof SET name = ? WHERE id = ?", f"changed {rows}", number)
-        do(app, "UPDATE proof_line SET amount = amount + 1", "DELETE FROM proof WHERE id = 17")
+        run_transaction(app, "UPDATE proof_line SET amount = amount + 1", "DELETE FROM proof WHERE id = 17")
         app.execute("INSERT INTO proof (id, name) VALUES (17, 'again')")
         app.commit()
         Follower(source).drain()
@@ -151,7 +151,7 @@ class Rehearsal:
         Follower(source).drain()
 
     def _alter(self, app: Application, source: Source) -> None:
-        do(app, f"ALTER TABLE proof ADD extra {self._scratch.types['int']} DEFAULT 7")
+        run_transaction(app, f"ALTER TABLE proof ADD extra {self._scratch.types['int']} DEFAULT 7")
         source.capture.refresh_schemas()
         Follower(source).drain(fill_rows=1000)
 

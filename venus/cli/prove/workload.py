@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from venus.adapters.dialects.proving_contract import Application, ScratchSchema, do
+from venus.adapters.dialects.proving_contract import Application, ScratchSchema, run_transaction
 from venus.cli.prove.follower import Follower
 from venus.errors import VenusError
 
@@ -55,7 +55,9 @@ def count_writers(scratch: ScratchSchema) -> int:
 def run_writers(scratch: ScratchSchema, *, seed: int, seconds: float) -> WriterCounts:
     """Let the writers work for a while, capture meanwhile, and compare. Raises WorkloadFailed."""
     with closing(scratch.connect()) as app:
-        do(app, f"CREATE TABLE proof_writers (id {scratch.types['int']} NOT NULL PRIMARY KEY, v varchar(40))")
+        run_transaction(
+            app, f"CREATE TABLE proof_writers (id {scratch.types['int']} NOT NULL PRIMARY KEY, v varchar(40))"
+        )
     with closing(scratch.open()) as source:
         source.installer.install(["*"], [])
         follower = Follower(source)
@@ -163,7 +165,7 @@ def measure_cost(scratch: ScratchSchema, rows: int) -> list[tuple[str, float, st
                 figures.append(("captured", captured / (time.monotonic() - began), "rows/s"))
                 source.installer.uninstall()
         with closing(scratch.connect()) as app:
-            do(app, "DROP TABLE proof_cost", "DROP TABLE proof_seed")
+            run_transaction(app, "DROP TABLE proof_cost", "DROP TABLE proof_seed")
     for way, what in (("bulk", f"statements of {BATCH_ROWS:,} rows"), ("single", "statements of one row")):
         without, with_ = rates[way, False], rates[way, True]
         figures += [
@@ -177,7 +179,7 @@ def measure_cost(scratch: ScratchSchema, rows: int) -> list[tuple[str, float, st
 def _create_cost_tables(scratch: ScratchSchema) -> None:
     columns = f"(id {scratch.types['int']} NOT NULL PRIMARY KEY, v varchar(40))"
     with closing(scratch.connect()) as app:
-        do(app, f"CREATE TABLE proof_seed {columns}", f"CREATE TABLE proof_cost {columns}")
+        run_transaction(app, f"CREATE TABLE proof_seed {columns}", f"CREATE TABLE proof_cost {columns}")
         for number in range(BATCH_ROWS):
             app.execute("INSERT INTO proof_seed VALUES (?, ?)", number, f"the value of row {number}")
         app.commit()

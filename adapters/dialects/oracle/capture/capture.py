@@ -370,7 +370,7 @@ class IdlePoll:
         self.deleted: dict[str, int] = {}
 
     def prepare(self, tables: Mapping[int, OracleAccess], paused: AbstractSet[int]) -> None:
-        """Build the poll of these tables."""
+        """Build the statement that polls these tables."""
         logs = [
             statement("cut", "probe_paused" if t in paused else "probe_log", log=a.log, table_id=str(t))
             for t, a in tables.items()

@@ -163,7 +163,7 @@ def find_mapping(declared: OracleDeclaredType, to: str, column: str = "") -> Ora
     raise ConfigError(f"{where}{declared.sql_type} cannot be carried as {to!r}", hint=f"possible are {known}")
 
 
-#: A text of so many characters has at most RAW_BYTES in any character set.
+#: A text of at most this many characters has at most RAW_BYTES in any character set.
 _SHORT_CHARS = RAW_BYTES // 4
 
 

@@ -1,7 +1,7 @@
 """Statements by which an Oracle database takes over the capture of a business (`venus fallback`).
 
-The registry, the checkpoint and the numbers of tables and batches continue those of the other database, whose capture
-is sealed, as in a PostgreSQL database. Log tables and triggers are DDL, which ends its transaction. They are created
+As in a PostgreSQL database, the registry, the checkpoint and the numbers of tables and batches continue those of the
+other database, whose capture is sealed. Log tables and triggers are DDL, which ends its transaction. They are created
 before it, while writes are still rejected, and each statement is left out if its object exists.
 
 While the database follows, its triggers log nothing of what VENUS applies (triggers.sql, quiet).

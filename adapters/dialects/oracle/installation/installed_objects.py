@@ -81,7 +81,7 @@ class OracleTriggers:
 
 
 def read_triggers(session: OracleSession) -> OracleTriggers:
-    """Read VENUS's triggers, also under other names."""
+    """Read VENUS's triggers, including renamed ones."""
     found = session.fetch_rows(statement("dictionary", "own_objects"))
     owned = ownership.read_owned_objects(session, found)
     status = {name: state for name, kind, state in found if kind == "TRIGGER"}

@@ -68,7 +68,7 @@ class DirtyMarks:
 
 @dataclass(frozen=True, slots=True)
 class CutGuess:
-    """The guess that these tables will have changes after `waiting`, a statement that waits for changes."""
+    """Tables that will probably have changes when the statement `waiting`, which waits for changes, returns."""
 
     tables: Seq[int]
     waiting: str

@@ -25,7 +25,7 @@ from venus.adapters.dialects.postgresql.sql import literal, qualify, quote, stat
 from venus.adapters.dialects.rows import LargeValues
 from venus.model import CHILD_TABLE, Column, Finding, Kind, TableSchema, count_phrase
 
-#: The server's compression makes a value at most so many times smaller.
+#: The server's compression makes a value at most this many times smaller.
 COMPRESSION_MAX = 256
 #: The first version with CREATE OR REPLACE TRIGGER.
 VERSION_MIN = 140_000
@@ -114,7 +114,7 @@ _MEASURED = ("text", "character varying", "bytea")
 
 
 def find_large_values(connection: PostgresConnection, tables: Iterable[PostgresTable]) -> Iterator[LargeValues]:
-    """Yield the tables with so many bytes outside of their rows that one of them may be larger than a message."""
+    """Yield the tables whose values outside of their rows may include one that is larger than a message."""
     for table in tables:
         columns = [c for c in table.columns if c.type.kind in _LONG_KINDS]
         oids = {"tables": [table.oid, *(leaf.oid for leaf in table.leaves)]}

@@ -81,7 +81,7 @@ def open_side(session: MysqlSession, opening: SideOpening) -> None:
 
 
 class MysqlSide(RelationalSide):
-    """One of the two databases; `target`: as it is a target while it follows."""
+    """One of the two databases; `target` is its role as a target, while it follows."""
 
     _target: MysqlDatabase
     _session: MysqlSession

@@ -84,7 +84,7 @@ def open_side(session: OracleTargetSession, opening: SideOpening) -> None:
 
 
 class OracleSide(RelationalSide):
-    """One of the two databases; `target`: as it is a target while it follows."""
+    """One of the two databases; `target` is its role as a target, while it follows."""
 
     _target: OracleTargetDatabase
     _session: OracleTargetSession

@@ -157,7 +157,7 @@ class StagedApply:
         return True
 
     def _should_stage(self, offsets: int) -> bool:
-        """Return whether tasks stage so many changes; each has its part in memory, so there is an upper limit."""
+        """Return whether tasks should stage this number of changes; each has its part in memory, hence a limit."""
         spark = self._settings.spark
         return spark.stage_rows_min <= offsets <= STAGED_TIMES * spark.batch_rows_max
 
@@ -237,14 +237,14 @@ class StagedApply:
         self._disconnect()
         inner = threading.Event()
 
-        def look(found: ApplyReport) -> None:
+        def report_if_asked(found: ApplyReport) -> None:
             if self._report is not None:
                 self._report(found)
             tending = any(table.state == CATCHUP for table in found.held)
             if self._stop.is_set() or (found.offset >= end and not tending and not self._is_resyncing()):
                 inner.set()
 
-        run_apply(self._settings, self._name, inner, look, describe_switch=self._describe_switch)
+        run_apply(self._settings, self._name, inner, report_if_asked, describe_switch=self._describe_switch)
         self._switch = ""  # the reports have ended with the session
         self.ordinary += 1
 

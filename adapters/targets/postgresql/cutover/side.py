@@ -86,7 +86,7 @@ def open_side(session: TargetSession, opening: SideOpening) -> None:
 
 
 class PostgresSide(RelationalSide):
-    """One of the two databases; `target`: as it is a target while it follows."""
+    """One of the two databases; `target` is its role as a target, while it follows."""
 
     _target: PostgresDatabase
     _session: TargetSession

@@ -83,7 +83,7 @@ def remove_reject_triggers(session: SqliteSession) -> None:
 
 
 class SqliteSide(RelationalSide):
-    """One of the two databases; `target`: as it is a target while it follows."""
+    """One of the two databases; `target` is its role as a target, while it follows."""
 
     _target: SqliteDatabase
     _session: SqliteSession

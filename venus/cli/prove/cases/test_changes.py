@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.proving_contract import Application, Place, do, quote_name
+from venus.adapters.dialects.proving_contract import Application, Place, quote_name, run_transaction
 from venus.cli.prove.follower import Follower, Row
 from venus.model import ChangeKind
 
@@ -15,10 +15,10 @@ def item_row(number: int, name: str | None, price: str | None = None) -> Row:
 
 
 def test_inserts_updates_and_deletes_arrive(app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'one', 1.50)", "INSERT INTO item VALUES (2, NULL, NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'one', 1.50)", "INSERT INTO item VALUES (2, NULL, NULL)")
     item.drain()
     assert item.rows("item") == {("1",): item_row(1, "one", "1.50"), ("2",): item_row(2, None)}
-    do(app, "UPDATE item SET name = 'ONE' WHERE id = 1", "DELETE FROM item WHERE id = 2")
+    run_transaction(app, "UPDATE item SET name = 'ONE' WHERE id = 1", "DELETE FROM item WHERE id = 2")
     item.drain()
     assert item.rows("item") == {("1",): item_row(1, "ONE", "1.50")}
 
@@ -28,38 +28,38 @@ def test_an_idle_source_gives_no_cut(item: Follower) -> None:
 
 
 def test_a_key_change_removes_the_old_row(app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'a', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'a', NULL)")
     item.drain()
-    do(app, "UPDATE item SET id = 9 WHERE id = 1")
+    run_transaction(app, "UPDATE item SET id = 9 WHERE id = 1")
     item.drain()
     assert item.rows("item") == {("9",): item_row(9, "a")}
 
 
 def test_two_rows_swap_their_keys(app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'a', NULL)", "INSERT INTO item VALUES (2, 'b', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'a', NULL)", "INSERT INTO item VALUES (2, 'b', NULL)")
     item.drain()
-    do(app, *(f"UPDATE item SET id = {to} WHERE id = {of}" for of, to in ((1, 0), (2, 1), (0, 2))))
+    run_transaction(app, *(f"UPDATE item SET id = {to} WHERE id = {of}" for of, to in ((1, 0), (2, 1), (0, 2))))
     item.drain()
     assert item.rows("item") == {("1",): item_row(1, "b"), ("2",): item_row(2, "a")}
 
 
 def test_every_key_of_a_table_moves_by_one(app: Application, item: Follower) -> None:
-    do(app, *(f"INSERT INTO item VALUES ({i}, 'n{i}', NULL)" for i in range(1, 51)))
+    run_transaction(app, *(f"INSERT INTO item VALUES ({i}, 'n{i}', NULL)" for i in range(1, 51)))
     item.drain()
     # from the top down: not every database checks uniqueness at the end of the statement
-    do(app, *(f"UPDATE item SET id = id + 1 WHERE id = {i}" for i in range(50, 0, -1)))
+    run_transaction(app, *(f"UPDATE item SET id = id + 1 WHERE id = {i}" for i in range(50, 0, -1)))
     item.drain()
     assert item.rows("item") == {(str(i + 1),): item_row(i + 1, f"n{i}") for i in range(1, 51)}
 
 
 def test_what_is_rolled_back_never_happened(app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'kept', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'kept', NULL)")
     item.drain()
     app.execute("INSERT INTO item VALUES (2, 'gone', NULL)")
     app.execute("UPDATE item SET name = 'gone' WHERE id = 1")
     app.rollback()
     assert item.cut() is None
-    do(app, "INSERT INTO item VALUES (3, 'after', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (3, 'after', NULL)")
     item.drain()
     assert item.rows("item") == {("1",): item_row(1, "kept"), ("3",): item_row(3, "after")}
 
@@ -77,7 +77,7 @@ def test_what_is_rolled_back_to_a_savepoint_never_happened(app: Application, ite
 
 
 def test_a_row_born_and_gone_in_one_transaction_leaves_nothing(app: Application, item: Follower) -> None:
-    do(
+    run_transaction(
         app,
         "INSERT INTO item VALUES (1, 'a', NULL)",
         "UPDATE item SET name = 'b' WHERE id = 1",
@@ -88,9 +88,9 @@ def test_a_row_born_and_gone_in_one_transaction_leaves_nothing(app: Application,
 
 
 def test_a_row_deleted_and_inserted_again_has_its_new_values(app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'old', 1)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'old', 1)")
     item.drain()
-    do(app, "DELETE FROM item WHERE id = 1", "INSERT INTO item VALUES (1, 'new', NULL)")
+    run_transaction(app, "DELETE FROM item WHERE id = 1", "INSERT INTO item VALUES (1, 'new', NULL)")
     cuts = item.drain()
     assert item.rows("item") == {("1",): item_row(1, "new")}
     assert sum(s.count for c in cuts for s in c.sections) == 1
@@ -98,17 +98,17 @@ def test_a_row_deleted_and_inserted_again_has_its_new_values(app: Application, i
 
 def test_changes_between_two_cuts_come_once_with_their_last_state(app: Application, item: Follower) -> None:
     for i in range(5):
-        do(app, "DELETE FROM item", f"INSERT INTO item VALUES (1, 'v{i}', {i})")
+        run_transaction(app, "DELETE FROM item", f"INSERT INTO item VALUES (1, 'v{i}', {i})")
     (seen,) = item.drain()
     assert seen.count == 1
     assert item.rows("item") == {("1",): item_row(1, "v4", "4.00")}
 
 
 def test_a_table_that_is_only_inserted_into_says_so_or_says_nothing(app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'a', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'a', NULL)")
     (seen,) = item.drain()
     fresh = seen.sections[0].inserts_only
-    do(app, "INSERT INTO item VALUES (2, 'b', NULL)", "UPDATE item SET name = 'c' WHERE id = 1")
+    run_transaction(app, "INSERT INTO item VALUES (2, 'b', NULL)", "UPDATE item SET name = 'c' WHERE id = 1")
     (seen,) = item.drain()
     assert fresh in (True, False)
     assert not seen.sections[0].inserts_only
@@ -117,9 +117,9 @@ def test_a_table_that_is_only_inserted_into_says_so_or_says_nothing(app: Applica
 def test_truncate_empties_the_table_in_order(place: Place, app: Application, item: Follower) -> None:
     if not place.captures_truncate:
         pytest.skip("the database has no trigger for TRUNCATE")
-    do(app, "INSERT INTO item VALUES (1, 'a', NULL)", "INSERT INTO item VALUES (2, 'b', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'a', NULL)", "INSERT INTO item VALUES (2, 'b', NULL)")
     item.drain()
-    do(
+    run_transaction(
         app,
         "INSERT INTO item VALUES (3, 'lost', NULL)",
         "TRUNCATE TABLE item",
@@ -131,16 +131,16 @@ def test_truncate_empties_the_table_in_order(place: Place, app: Application, ite
 
 
 def test_deletes_without_a_condition_are_all_captured(app: Application, item: Follower) -> None:
-    do(app, *(f"INSERT INTO item VALUES ({i}, 'x', NULL)" for i in range(20)))
+    run_transaction(app, *(f"INSERT INTO item VALUES ({i}, 'x', NULL)" for i in range(20)))
     item.drain()
-    do(app, "DELETE FROM item")
+    run_transaction(app, "DELETE FROM item")
     item.drain()
     assert item.rows("item") == {}
 
 
 def test_composite_keys_keep_their_parts_apart(place: Place, app: Application, source: Source) -> None:
     t = place.types
-    do(
+    run_transaction(
         app,
         f"CREATE TABLE line (pos {t['int']} NOT NULL, code varchar(20) NOT NULL, order_no {t['int']} NOT NULL,"
         f" amount {t['int']}, PRIMARY KEY (order_no, code, pos))",
@@ -155,7 +155,7 @@ def test_composite_keys_keep_their_parts_apart(place: Place, app: Application, s
     app.commit()
     follower.drain()
     assert set(follower.rows("line")) == {(str(order_no), code, str(pos)) for pos, code, order_no in rows}
-    do(app, "DELETE FROM line WHERE order_no = 4", "UPDATE line SET code = '5' WHERE code = '22'")
+    run_transaction(app, "DELETE FROM line WHERE order_no = 4", "UPDATE line SET code = '5' WHERE code = '22'")
     follower.drain()
     kept = {(o, "5" if c == "22" else c, p) for p, c, o in rows if o == 3}
     assert set(follower.rows("line")) == {(str(o), c, str(p)) for o, c, p in kept}
@@ -165,7 +165,7 @@ def test_children_deleted_by_a_cascade_are_captured(place: Place, app: Applicati
     if not place.fires_on_cascade:
         pytest.skip("the database fires no triggers for cascades")
     t = place.types
-    do(
+    run_transaction(
         app,
         f"CREATE TABLE parent (id {t['int']} NOT NULL PRIMARY KEY)",
         f"CREATE TABLE child (id {t['int']} NOT NULL PRIMARY KEY,"
@@ -178,7 +178,7 @@ def test_children_deleted_by_a_cascade_are_captured(place: Place, app: Applicati
     follower = Follower(source)
     follower.drain()
     assert len(follower.rows("child")) == 2
-    do(app, "DELETE FROM parent WHERE id = 1")
+    run_transaction(app, "DELETE FROM parent WHERE id = 1")
     follower.drain()
     assert follower.rows("child") == follower.rows("parent") == {}
 
@@ -193,9 +193,9 @@ def test_names_of_tables_and_columns_may_be_anything(name: str, place: Place, ap
     app.commit()
     source.installer.install(["*"], [])
     follower = Follower(source)
-    do(app, f"INSERT INTO {q} VALUES (1, 'x')", f"INSERT INTO {q} VALUES (2, 'y')")
+    run_transaction(app, f"INSERT INTO {q} VALUES (1, 'x')", f"INSERT INTO {q} VALUES (2, 'y')")
     follower.drain(fill_rows=1)
-    do(app, f"UPDATE {q} SET {q} = 3 WHERE {q} = 1", f"DELETE FROM {q} WHERE {q} = 2")
+    run_transaction(app, f"UPDATE {q} SET {q} = 3 WHERE {q} = 1", f"DELETE FROM {q} WHERE {q} = 2")
     follower.drain()
     assert follower.rows(name) == {("3",): {name: "3", name + " 2": "x"}}
     source.installer.uninstall()
@@ -203,19 +203,19 @@ def test_names_of_tables_and_columns_may_be_anything(name: str, place: Place, ap
 
 def test_rows_of_two_tables_changed_together_are_in_one_cut(place: Place, app: Application, source: Source) -> None:
     t = place.types
-    do(app, *(f"CREATE TABLE {n} (id {t['int']} NOT NULL PRIMARY KEY, v {t['int']})" for n in ("a", "b")))
+    run_transaction(app, *(f"CREATE TABLE {n} (id {t['int']} NOT NULL PRIMARY KEY, v {t['int']})" for n in ("a", "b")))
     source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
-    do(app, "INSERT INTO a VALUES (1, 1)", "INSERT INTO b VALUES (1, 1)")
+    run_transaction(app, "INSERT INTO a VALUES (1, 1)", "INSERT INTO b VALUES (1, 1)")
     (seen,) = follower.drain()
     assert {s.table_id for s in seen.sections} == {follower.table_id("a"), follower.table_id("b")}
 
 
 def test_a_change_without_effect_is_harmless(app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'a', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'a', NULL)")
     item.drain()
-    do(app, "UPDATE item SET id = id, name = name", "DELETE FROM item WHERE id = 77")
+    run_transaction(app, "UPDATE item SET id = id, name = name", "DELETE FROM item WHERE id = 77")
     item.drain()
     assert item.rows("item") == {("1",): item_row(1, "a")}
 
@@ -235,7 +235,7 @@ def test_a_heartbeat_row_that_was_deleted_comes_again(app: Application, item: Fo
     item.source.capture.write_heartbeat()
     (seen,) = item.drain()
     schema = item.schemas[seen.sections[0].table_id, seen.sections[0].schema_version]
-    do(app, f"DELETE FROM {schema.namespace}.{schema.name}")
+    run_transaction(app, f"DELETE FROM {schema.namespace}.{schema.name}")
     item.drain()
     assert not item.rows(schema.name)
     item.source.capture.write_heartbeat()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.proving_contract import Application, Place, run_transaction
 from venus.cli.prove.follower import Follower
 from venus.errors import Fenced, VenusError
 from venus.model import BatchNo, ChangeKind, Epoch
@@ -105,7 +105,7 @@ def test_what_is_committed_after_the_snapshot_is_in_the_next_cut(
     fill_items(app, 0, 3)
     cut = item.open([])
     assert cut is not None
-    do(app, "UPDATE item SET name = 'later' WHERE id = 1", "INSERT INTO item VALUES (9, 'later', NULL)")
+    run_transaction(app, "UPDATE item SET name = 'later' WHERE id = 1", "INSERT INTO item VALUES (9, 'later', NULL)")
     seen = item.read(cut, [], rows_max=10, bytes_max=1 << 20, fill_rows=1)
     cut.commit(item.epoch, seen.batches, [], BatchNo(0))
     item.take(seen)
@@ -119,7 +119,7 @@ def test_a_transaction_that_commits_late_loses_nothing(place: Place, app: Applic
         pytest.skip("one writer at a time")
     late = place.connect()
     late.execute("INSERT INTO item VALUES (1, 'late', NULL)")
-    do(app, "INSERT INTO item VALUES (2, 'early', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (2, 'early', NULL)")
     item.drain()
     assert list(item.rows("item")) == [("2",)]
     late.commit()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from venus.adapters.dialects.contract import FillState, RegisteredTable, Source
-from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.proving_contract import Application, Place, run_transaction
 from venus.adapters.dialects.registry_rules import comparison_reason
 from venus.adapters.dialects.rows import FillCursor as Cursor
 from venus.cli.prove.follower import Follower
@@ -70,7 +70,7 @@ def test_a_chunk_whose_cut_is_rolled_back_is_read_again(old_rows: Follower) -> N
 def test_changes_during_a_fill_arrive_in_order(app: Application, old_rows: Follower) -> None:
     for step in range(8):
         old_rows.cut(fill_rows=20)
-        do(
+        run_transaction(
             app,
             f"UPDATE item SET name = 'changed {step}' WHERE id = {step * 13 % 100}",
             f"DELETE FROM item WHERE id = {90 - step}",
@@ -90,7 +90,7 @@ def test_a_sweep_finds_what_changed_unseen(app: Application, old_rows: Follower)
     old_rows.tables[table_id]["777",] = (1, {"id": "777", "name": "ghost", "price": None})
     del old_rows.tables[table_id]["5",]
     old_rows.source.capture.restart_fill(table_id)
-    do(app, "INSERT INTO item VALUES (500, 'meanwhile', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (500, 'meanwhile', NULL)")
     cuts = old_rows.drain(fill_rows=40)
     kinds = [s.kind for c in cuts for s in c.sections if s.table_id == table_id]
     assert kinds.count(ChangeKind.SWEEP_BEGIN) == kinds.count(ChangeKind.SWEEP_END) == 1
@@ -115,7 +115,7 @@ def test_a_comparison_in_place_of_a_fill_ends_only_for_the_request_that_began_it
     def read_table() -> RegisteredTable:
         return next(t for t in registry.read_registered_tables() if t.schema.table_id == table_id)
 
-    def end(reason: str) -> bool:
+    def end_comparison(reason: str) -> bool:
         return registry.advance_comparison(table_id, reason, "", 100, done=True)
 
     assert not registry.begin_comparison(table_id, first), "it has been read"
@@ -124,16 +124,16 @@ def test_a_comparison_in_place_of_a_fill_ends_only_for_the_request_that_began_it
     assert registry.advance_comparison(table_id, first, first, 40, done=False)
     assert (read_table().is_compared, read_table().fill.rows_done) == (True, 40)
     assert registry.begin_comparison(table_id, second)
-    assert not end(first), "another request has replaced it"
+    assert not end_comparison(first), "another request has replaced it"
     registry.set_table_state(table_id, "RESYNC", "missed")
-    assert not end(second), "more was missed meanwhile"
+    assert not end_comparison(second), "more was missed meanwhile"
     registry.set_table_state(table_id, "ACTIVE", second)
     old_rows.source.capture.restart_fill(table_id)
-    assert not end(second), "the whole table is to be read"
+    assert not end_comparison(second), "the whole table is to be read"
     assert not read_table().is_compared
 
     assert registry.begin_comparison(table_id, third)
-    assert end(third)
+    assert end_comparison(third)
     assert (read_table().state, read_table().reason, read_table().fill.done, read_table().fill.rows_done) == (
         "ACTIVE",
         "",
@@ -157,7 +157,7 @@ def test_a_comparison_that_gives_up_leaves_the_whole_table_to_the_fill(old_rows:
 
 def test_a_table_of_which_only_changes_were_captured_is_swept(app: Application, old_rows: Follower) -> None:
     table_id = old_rows.table_id("item")
-    do(app, "INSERT INTO item VALUES (500, 'noted', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (500, 'noted', NULL)")
     while old_rows.cut(fill=False) is not None:
         pass
     assert list(names(old_rows)) == [500]
@@ -178,7 +178,7 @@ def test_a_table_that_starts_over_is_swept_in_the_version_that_is_wanted(
     old_rows.tables[table_id]["777",] = (0, {"id": "777", "name": "ghost", "price": None})
     old_rows.source.capture.restart_with_sweep(table_id, 7)
     old_rows.read_registry()
-    do(app, "INSERT INTO item VALUES (500, 'now', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (500, 'now', NULL)")
     cuts = old_rows.drain(fill_rows=40)
     assert names(old_rows) == {**{i: f"v{i}" for i in range(100)}, 500: "now"}
     assert {s.schema_version for c in cuts for s in c.sections if s.table_id == table_id} == {7}
@@ -203,7 +203,7 @@ def test_an_empty_table_is_swept_clean(item: Follower) -> None:
 
 
 def test_chunks_of_large_rows_are_bounded_in_bytes(app: Application, old_rows: Follower) -> None:
-    do(app, *(f"UPDATE item SET name = '{'x' * 3000}' WHERE id = {i}" for i in range(50, 100)))
+    run_transaction(app, *(f"UPDATE item SET name = '{'x' * 3000}' WHERE id = {i}" for i in range(50, 100)))
     cuts = old_rows.drain(fill_rows=100, bytes_max=4000)
     assert all(s.nbytes <= 4000 for c in cuts for s in c.sections)
     assert len(names(old_rows)) == 100
@@ -229,7 +229,7 @@ def test_composite_keys_are_filled_in_key_order(chunk: int, place: Place, app: A
 
 def test_a_fill_and_a_change_of_the_same_row_agree_in_one_cut(app: Application, old_rows: Follower) -> None:
     fills = [f for f in old_rows.due() if f.table_id == old_rows.table_id("item")]
-    do(app, "UPDATE item SET name = 'new' WHERE id = 3")
+    run_transaction(app, "UPDATE item SET name = 'new' WHERE id = 3")
     cut = old_rows.open(fills)
     assert cut is not None
     seen = old_rows.read(cut, fills, rows_max=100, bytes_max=1 << 20, fill_rows=10)
@@ -250,7 +250,7 @@ def _begin_fill(follower: Follower, name: str, fill_rows: int) -> FillState:
 def test_a_fill_ends_while_the_application_appends_faster_than_it_reads(app: Application, old_rows: Follower) -> None:
     _begin_fill(old_rows, "item", 20)
     for step in range(4):
-        do(app, *(f"INSERT INTO item VALUES ({1000 + 40 * step + i}, 'new', NULL)" for i in range(40)))
+        run_transaction(app, *(f"INSERT INTO item VALUES ({1000 + 40 * step + i}, 'new', NULL)" for i in range(40)))
         old_rows.cut(fill_rows=20)
     old_rows.cut(fill_rows=20)  # where the last chunk was full, one that finds nothing more
     (fill,) = [t.fill for t in old_rows.source.registry.read_registered_tables() if t.schema.name == "item"]
@@ -262,13 +262,13 @@ def test_a_fill_ends_while_the_application_appends_faster_than_it_reads(app: App
 def test_a_fill_ends_within_a_composite_key(place: Place, app: Application, source: Source) -> None:
     t = place.types
     app.execute(f"CREATE TABLE line (b varchar(9) NOT NULL, a {t['int']} NOT NULL, v {t['int']}, PRIMARY KEY (a, b))")
-    do(app, *(f"INSERT INTO line VALUES ('{b}', {a}, 1)" for a in (-3, 7) for b in "fhkm"))
+    run_transaction(app, *(f"INSERT INTO line VALUES ('{b}', {a}, 1)" for a in (-3, 7) for b in "fhkm"))
     source.installer.install(["*"], [])
     follower = Follower(source)
     _begin_fill(follower, "line", 2)
     for step in range(4):
-        do(app, *(f"INSERT INTO line VALUES ('n{step}{i}', 7, 2)" for i in range(3)))
-        do(app, *(f"INSERT INTO line VALUES ('a', {8 + 3 * step + i}, 2)" for i in range(3)))
+        run_transaction(app, *(f"INSERT INTO line VALUES ('n{step}{i}', 7, 2)" for i in range(3)))
+        run_transaction(app, *(f"INSERT INTO line VALUES ('a', {8 + 3 * step + i}, 2)" for i in range(3)))
         follower.cut(fill_rows=2)
     (fill,) = [t.fill for t in source.registry.read_registered_tables() if t.schema.name == "line"]
     assert (fill.done, fill.rows_done) == (True, 8)

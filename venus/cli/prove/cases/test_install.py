@@ -8,7 +8,7 @@ import pytest
 
 from venus.adapters.dialects.column_choice import exact_pattern
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.proving_contract import Application, Place, run_transaction
 from venus.cli.install import check_patterns, find_refused_tables
 from venus.cli.prove.follower import Follower
 from venus.config import Settings
@@ -19,7 +19,7 @@ from venus.errors import ConfigError, Refused, VenusError
 def tables(place: Place, app: Application) -> None:
     """Make an application's tables."""
     t = place.types
-    do(
+    run_transaction(
         app,
         f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']} NOT NULL)",
         f"CREATE TABLE orders (id {t['int']} NOT NULL PRIMARY KEY, customer_id {t['int']} REFERENCES customer (id))",
@@ -34,11 +34,11 @@ def test_uninstalling_leaves_the_catalogue_as_it_was(place: Place, app: Applicat
     before = place.dump()
     source.installer.install(["*"], [])
     assert place.dump() != before
-    do(app, "INSERT INTO customer VALUES (1, 'a')")
+    run_transaction(app, "INSERT INTO customer VALUES (1, 'a')")
     Follower(source).drain()
     source.installer.uninstall()
     assert place.dump() == before
-    do(app, "INSERT INTO customer VALUES (2, 'b')", "DELETE FROM customer WHERE id = 1")
+    run_transaction(app, "INSERT INTO customer VALUES (2, 'b')", "DELETE FROM customer WHERE id = 1")
     source.installer.install(["*"], [])
     source.installer.uninstall()
     assert place.dump() == before
@@ -92,7 +92,7 @@ def test_patterns_choose_the_tables(place: Place, source: Source) -> None:
 def test_a_table_that_cannot_be_captured_can_be_excluded_by_name(
     place: Place, app: Application, source: Source
 ) -> None:
-    do(app, f"CREATE TABLE keyless (a {place.types['int']})")
+    run_transaction(app, f"CREATE TABLE keyless (a {place.types['int']})")
     names = ["customer", f"{place.namespace}.orders", "*.keyless", "audit_?"]
     for chosen in ("keyless", f"{place.namespace}.keyless", "key*"):
         settings = Settings(source={"url": "sqlite://", "tables": names, "exclude": [chosen]})  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ def test_a_table_that_cannot_be_captured_can_be_excluded_by_name(
 
 @pytest.mark.usefixtures("tables")
 def test_a_table_that_is_refused_does_not_stop_the_others(place: Place, app: Application, source: Source) -> None:
-    do(app, f"CREATE TABLE keyless (a {place.types['int']})")
+    run_transaction(app, f"CREATE TABLE keyless (a {place.types['int']})")
     settings = Settings(source={"url": "sqlite://"})  # type: ignore[arg-type]
     refused = find_refused_tables(source, settings)
     assert [name.lower() for name in refused] == [f"{place.namespace}.keyless".lower()]
@@ -129,7 +129,7 @@ def test_a_list_of_names_is_held_against_one_reading_of_the_dictionary(
 def test_only_chosen_tables_are_captured_and_more_can_join(app: Application, source: Source) -> None:
     source.installer.install(["customer"], [])
     follower = Follower(source)
-    do(app, "INSERT INTO customer VALUES (1, 'a')", "INSERT INTO audit_a VALUES (1)")
+    run_transaction(app, "INSERT INTO customer VALUES (1, 'a')", "INSERT INTO audit_a VALUES (1)")
     follower.drain()
     assert len(follower.rows("customer")) == 1
     numbers = {t.schema.qualified_name: t.schema.table_id for t in source.registry.read_registered_tables()}
@@ -137,7 +137,7 @@ def test_only_chosen_tables_are_captured_and_more_can_join(app: Application, sou
     joined = {t.schema.qualified_name: t.schema.table_id for t in source.registry.read_registered_tables()}
     assert numbers.items() < joined.items()
     follower.read_registry()
-    do(app, "INSERT INTO audit_a VALUES (2)")
+    run_transaction(app, "INSERT INTO audit_a VALUES (2)")
     follower.drain()
     assert len(follower.rows("audit_a")) == 2
 
@@ -167,23 +167,25 @@ def test_the_number_that_a_refusal_offers_tells_equal_rows_apart(
     if place.dialect in ("sqlite", "oracle"):
         pytest.skip("the database cannot give a table a key, or the stand-in cannot as Oracle does")
     t = place.types
-    do(app, f"CREATE TABLE twins (a {t['int']}, b {t['text']})", "INSERT INTO twins (a, b) VALUES (1, 'x')")
+    run_transaction(
+        app, f"CREATE TABLE twins (a {t['int']}, b {t['text']})", "INSERT INTO twins (a, b) VALUES (1, 'x')"
+    )
     (finding,) = [f for f in source.installer.check(["*"], []) if f.blocks]
     offer = re.match(r"ALTER TABLE .* PRIMARY KEY(?= \()", finding.remedy)
     assert offer is not None
-    do(app, offer[0], "INSERT INTO twins (a, b) VALUES (1, 'x'), (2, 'y')")
+    run_transaction(app, offer[0], "INSERT INTO twins (a, b) VALUES (1, 'x'), (2, 'y')")
     source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
     assert sorted((r["a"], r["b"]) for r in follower.rows("twins").values()) == [("1", "x"), ("1", "x"), ("2", "y")]
-    do(app, "DELETE FROM twins WHERE venus_record_id = 1", "INSERT INTO twins (a, b) VALUES (2, 'y')")
+    run_transaction(app, "DELETE FROM twins WHERE venus_record_id = 1", "INSERT INTO twins (a, b) VALUES (2, 'y')")
     follower.drain()
     assert sorted((r["a"], r["b"]) for r in follower.rows("twins").values()) == [("1", "x"), ("2", "y"), ("2", "y")]
 
 
 def test_a_table_without_a_key_is_refused_with_the_choices(place: Place, app: Application, source: Source) -> None:
     t = place.types
-    do(
+    run_transaction(
         app,
         f"CREATE TABLE keyless (a {t['int']}, b {t['int']} NOT NULL, c {t['text']})",
         "CREATE UNIQUE INDEX nearly ON keyless (a, b)",
@@ -202,16 +204,16 @@ def test_a_table_without_a_key_is_refused_with_the_choices(place: Place, app: Ap
 
 def test_a_unique_index_over_not_null_columns_is_a_key(place: Place, app: Application, source: Source) -> None:
     t = place.types
-    do(
+    run_transaction(
         app,
         f"CREATE TABLE coded (label {t['text']}, code varchar(8) NOT NULL, n {t['int']} NOT NULL)",
         "CREATE UNIQUE INDEX coded_key ON coded (n, code)",
     )
     source.installer.install(["*"], [])
     follower = Follower(source)
-    do(app, "INSERT INTO coded VALUES ('x', 'a', 1)", "INSERT INTO coded VALUES ('y', 'b', 1)")
+    run_transaction(app, "INSERT INTO coded VALUES ('x', 'a', 1)", "INSERT INTO coded VALUES ('y', 'b', 1)")
     follower.drain()
-    do(app, "UPDATE coded SET code = 'c' WHERE code = 'a'")
+    run_transaction(app, "UPDATE coded SET code = 'c' WHERE code = 'a'")
     follower.drain()
     assert set(follower.rows("coded")) == {("1", "b"), ("1", "c")}
 
@@ -222,7 +224,9 @@ def test_a_table_that_is_named_like_ours_is_the_applications(place: Place, app: 
         ("VENUS_L_00002", "VENUS_L_HISTORY") if place.dialect == "oracle" else ("venus_l_00002", "venus_l_00007")
     )
     for name in (log, history):
-        do(app, f"CREATE TABLE {name} (id {t['int']} NOT NULL PRIMARY KEY)", f"INSERT INTO {name} VALUES (7)")
+        run_transaction(
+            app, f"CREATE TABLE {name} (id {t['int']} NOT NULL PRIMARY KEY)", f"INSERT INTO {name} VALUES (7)"
+        )
     before = place.dump()
     source.installer.install(["*"], [])
     assert {r.schema.name for r in source.registry.read_registered_tables() if not r.schema.is_heartbeat} == {
@@ -231,7 +235,7 @@ def test_a_table_that_is_named_like_ours_is_the_applications(place: Place, app: 
     }
     follower = Follower(source)
     follower.drain()
-    do(app, f"INSERT INTO {log} VALUES (8)")
+    run_transaction(app, f"INSERT INTO {log} VALUES (8)")
     follower.drain()
     assert set(follower.rows(log)) == {("7",), ("8",)}
     source.installer.uninstall()

@@ -16,7 +16,7 @@ def test_the_sign_changes_with_all_that_registered_shows_and_with_nothing_else(
 ) -> None:
     table_id = item.table_id("item")
 
-    def signs(change: object = None) -> bool:
+    def changes_fingerprint(change: object = None) -> bool:
         before, shown = source.registry.read_registry_fingerprint(), source.registry.read_registered_tables()
         if callable(change):
             change()
@@ -24,19 +24,19 @@ def test_the_sign_changes_with_all_that_registered_shows_and_with_nothing_else(
         assert changed or source.registry.read_registered_tables() == shown
         return changed
 
-    assert not signs()
-    assert not signs(source.capture.write_heartbeat)
-    assert signs(lambda: source.registry.set_table_state(table_id, "PAUSED", ""))
-    assert signs(lambda: source.registry.set_table_state(table_id, "PAUSED", "by hand"))
-    assert signs(lambda: source.registry.set_table_state(table_id, "ACTIVE", ""))
-    assert signs(lambda: source.capture.restart_fill(table_id))
-    assert signs(item.drain), "the fill has ended"
+    assert not changes_fingerprint()
+    assert not changes_fingerprint(source.capture.write_heartbeat)
+    assert changes_fingerprint(lambda: source.registry.set_table_state(table_id, "PAUSED", ""))
+    assert changes_fingerprint(lambda: source.registry.set_table_state(table_id, "PAUSED", "by hand"))
+    assert changes_fingerprint(lambda: source.registry.set_table_state(table_id, "ACTIVE", ""))
+    assert changes_fingerprint(lambda: source.capture.restart_fill(table_id))
+    assert changes_fingerprint(item.drain), "the fill has ended"
     app.execute(f"ALTER TABLE item ADD extra {place.types['int']}")
     app.commit()
-    assert signs(source.capture.refresh_schemas), "a new version"
+    assert changes_fingerprint(source.capture.refresh_schemas), "a new version"
     app.execute(f"CREATE TABLE other (id {place.types['int']} NOT NULL PRIMARY KEY)")
     app.commit()
-    assert signs(lambda: source.installer.install(["*"], []))
+    assert changes_fingerprint(lambda: source.installer.install(["*"], []))
 
 
 @pytest.mark.usefixtures("item")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from venus.adapters.dialects.contract import RegisteredTable, Source
-from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.proving_contract import Application, Place, run_transaction
 from venus.adapters.dialects.sqlite.installation.installer import SqliteInstaller
 from venus.cli.prove.follower import Follower
 from venus.errors import Refused
@@ -26,7 +26,7 @@ READERS_OF_TRIGGERS = {
 def shop(place: Place, app: Application, source: Source) -> Follower:
     """Capture two tables, customer and orders, that have been filled already."""
     t = place.types
-    do(
+    run_transaction(
         app,
         f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})",
         f"CREATE TABLE orders (id {t['int']} NOT NULL PRIMARY KEY, what {t['text']})",
@@ -84,16 +84,16 @@ def test_what_is_in_the_log_is_captured_before_the_table_leaves(
     app: Application, shop: Follower, operator: Source
 ) -> None:
     number = number_of(shop, "customer")
-    do(app, "UPDATE customer SET name = 'uno' WHERE id = 1", "DELETE FROM customer WHERE id = 2")
+    run_transaction(app, "UPDATE customer SET name = 'uno' WHERE id = 1", "DELETE FROM customer WHERE id = 2")
 
     operator.installer.release([number])
-    do(app, "INSERT INTO customer VALUES (3, 'three')", "INSERT INTO orders VALUES (2, 'b')")
+    run_transaction(app, "INSERT INTO customer VALUES (3, 'three')", "INSERT INTO orders VALUES (2, 'b')")
     assert find_table(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
     assert operator.capture.read_backlog()[number][0] == 2
     follow(shop)
     assert operator.capture.read_backlog()[number][0] == 0
     operator.installer.drop_logs({number: "gone"})
-    do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (3, 'c')")
+    run_transaction(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (3, 'c')")
     follow(shop)
 
     assert shop.rows("customer") == {("1",): {"id": "1", "name": "uno"}}
@@ -107,10 +107,10 @@ def test_what_is_in_the_log_is_captured_before_the_table_leaves(
 
 def test_nothing_of_it_stays_in_the_catalogue(place: Place, app: Application, operator: Source) -> None:
     t = place.types
-    do(app, f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})")
+    run_transaction(app, f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})")
     operator.installer.install(["*"], [])
     before = place.dump()
-    do(app, f"CREATE TABLE orders (id {t['int']} NOT NULL PRIMARY KEY, what {t['text']})")
+    run_transaction(app, f"CREATE TABLE orders (id {t['int']} NOT NULL PRIMARY KEY, what {t['text']})")
     untouched = place.dump()
     operator.installer.install(["*"], [])
     assert place.dump() != untouched
@@ -118,7 +118,7 @@ def test_nothing_of_it_stays_in_the_catalogue(place: Place, app: Application, op
     operator.installer.release([number])
     operator.installer.drop_logs({number: "gone"})
     assert place.dump() == untouched
-    do(app, "DROP TABLE orders")
+    run_transaction(app, "DROP TABLE orders")
     assert place.dump() == before
     operator.installer.uninstall()
 
@@ -127,16 +127,16 @@ def test_a_table_that_comes_back_becomes_equal(app: Application, shop: Follower,
     number = number_of(shop, "customer")
     version = find_table(operator.registry.read_registered_tables(), "customer").schema.version
     release(operator, shop, "customer")
-    do(
+    run_transaction(
         app,
         "DELETE FROM customer WHERE id = 1",
         "UPDATE customer SET name = 'zwei' WHERE id = 2",
         "INSERT INTO customer VALUES (3, 'three')",
     )
     operator.installer.install(["*"], [])
-    do(app, "INSERT INTO customer VALUES (4, 'four')")
+    run_transaction(app, "INSERT INTO customer VALUES (4, 'four')")
     follow(shop)
-    do(app, "UPDATE customer SET name = 'vier' WHERE id = 4")
+    run_transaction(app, "UPDATE customer SET name = 'vier' WHERE id = 4")
     follow(shop)
 
     assert shop.rows("customer") == follower_rows(app, "customer")
@@ -150,7 +150,7 @@ def test_a_table_that_leaves_before_it_was_read_is_swept_when_it_is_back(
     place: Place, app: Application, shop: Follower, operator: Source
 ) -> None:
     t = place.types
-    do(
+    run_transaction(
         app,
         f"CREATE TABLE late (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})",
         "INSERT INTO late VALUES (1, 'x')",
@@ -158,12 +158,12 @@ def test_a_table_that_leaves_before_it_was_read_is_swept_when_it_is_back(
     operator.installer.install(["*"], [])
     shop.source.capture.refresh_schemas()
     shop.read_registry()
-    do(app, "INSERT INTO late VALUES (2, 'noted')")
+    run_transaction(app, "INSERT INTO late VALUES (2, 'noted')")
     while shop.cut(fill=False) is not None:  # what the triggers noted is captured; nothing was read yet
         pass
     assert list(shop.rows("late")) == [("2",)]
     release(operator, shop, "late")
-    do(app, "DELETE FROM late WHERE id = 2")
+    run_transaction(app, "DELETE FROM late WHERE id = 2")
     operator.installer.install(["*"], [])
     follow(shop)
     assert shop.rows("late") == follower_rows(app, "late")
@@ -171,7 +171,9 @@ def test_a_table_that_leaves_before_it_was_read_is_swept_when_it_is_back(
 
 def test_its_columns_may_change_meanwhile(place: Place, app: Application, shop: Follower, operator: Source) -> None:
     release(operator, shop, "customer")
-    do(app, f"ALTER TABLE customer ADD COLUMN extra {place.types['int']}", "UPDATE customer SET extra = 7 WHERE id = 2")
+    run_transaction(
+        app, f"ALTER TABLE customer ADD COLUMN extra {place.types['int']}", "UPDATE customer SET extra = 7 WHERE id = 2"
+    )
     operator.installer.install(["*"], [])
     follow(shop)
     assert {k: row["extra"] for k, row in shop.rows("customer").items()} == {("1",): None, ("2",): "7"}
@@ -182,7 +184,7 @@ def test_its_columns_may_change_meanwhile(place: Place, app: Application, shop: 
 def test_it_may_be_another_table_of_its_name(place: Place, app: Application, shop: Follower, operator: Source) -> None:
     t = place.types
     release(operator, shop, "customer")
-    do(
+    run_transaction(
         app,
         "DROP TABLE customer",
         f"CREATE TABLE customer (id {t['int']} NOT NULL PRIMARY KEY, price {t['decimal']}, name {t['text']})",
@@ -195,10 +197,10 @@ def test_it_may_be_another_table_of_its_name(place: Place, app: Application, sho
 
 
 def test_a_table_that_was_dropped_already_leaves_too(app: Application, shop: Follower, operator: Source) -> None:
-    do(app, "INSERT INTO customer VALUES (3, 'three')", "DROP TABLE customer")
+    run_transaction(app, "INSERT INTO customer VALUES (3, 'three')", "DROP TABLE customer")
     follow(shop)
     release(operator, shop, "customer")
-    do(app, "INSERT INTO orders VALUES (2, 'b')")
+    run_transaction(app, "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",)]
     assert [t.schema.name for t in operator.registry.read_released_tables()] == ["customer"]
@@ -213,7 +215,7 @@ def test_what_the_configuration_leaves_out_stays_out(
     operator.installer.install(["*"], ["orders"])
     assert [t.schema.name for t in operator.registry.read_released_tables()] == ["orders"]
     # its number is its own for as long as the registry has it
-    do(app, f"CREATE TABLE zebra (id {place.types['int']} NOT NULL PRIMARY KEY)")
+    run_transaction(app, f"CREATE TABLE zebra (id {place.types['int']} NOT NULL PRIMARY KEY)")
     operator.installer.install(["*"], ["orders"])
     assert find_table(operator.registry.read_registered_tables(), "zebra").schema.table_id > number
 
@@ -228,7 +230,7 @@ def test_an_installation_does_not_end_a_removal_that_was_cut_off(
     operator.installer.install(["*"], [])
     with pytest.raises(Refused, match="customer has triggers again"):
         operator.installer.drop_logs({number: "gone"})
-    do(app, "INSERT INTO customer VALUES (3, 'three')")
+    run_transaction(app, "INSERT INTO customer VALUES (3, 'three')")
     follow(shop)
     assert find_table(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
     assert shop.rows("customer") == follower_rows(app, "customer")
@@ -238,7 +240,7 @@ def test_twice_is_once(app: Application, shop: Follower, operator: Source) -> No
     number = number_of(shop, "customer")
     for _ in range(2):
         operator.installer.release([number])
-    do(app, "INSERT INTO customer VALUES (3, 'three')")
+    run_transaction(app, "INSERT INTO customer VALUES (3, 'three')")
     follow(shop)
     assert find_table(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
     operator.installer.drop_logs({number: "gone"})
@@ -269,14 +271,14 @@ def test_a_truncation_while_it_leaves_is_no_accident(
         pytest.skip("there is no TRUNCATE")
     number = number_of(shop, "customer")
     operator.installer.release([number])
-    do(app, "TRUNCATE TABLE customer")
-    do(app, "INSERT INTO orders VALUES (2, 'b')")
+    run_transaction(app, "TRUNCATE TABLE customer")
+    run_transaction(app, "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
     assert find_table(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
     assert list(shop.rows("orders")) == [("1",), ("2",)]
     operator.installer.drop_logs({number: "gone"})
-    do(app, "INSERT INTO customer VALUES (5, 'five')")
-    do(app, "TRUNCATE TABLE customer")
+    run_transaction(app, "INSERT INTO customer VALUES (5, 'five')")
+    run_transaction(app, "TRUNCATE TABLE customer")
     operator.installer.install(["*"], [])
     follow(shop)
     follow(shop)
@@ -300,7 +302,7 @@ def test_no_other_table_is_read_again(app: Application, shop: Follower, operator
 def test_it_may_come_back_with_another_key(place: Place, app: Application, shop: Follower, operator: Source) -> None:
     t = place.types
     release(operator, shop, "customer")
-    do(
+    run_transaction(
         app,
         "DROP TABLE customer",
         f"CREATE TABLE customer (pos {t['int']} NOT NULL, id {t['int']} NOT NULL, name {t['text']},"
@@ -313,7 +315,7 @@ def test_it_may_come_back_with_another_key(place: Place, app: Application, shop:
         operator.installer.install(["*"], ["customer"])
         return
     operator.installer.install(["*"], [])
-    do(app, "INSERT INTO customer VALUES (7, 2, 'two')")
+    run_transaction(app, "INSERT INTO customer VALUES (7, 2, 'two')")
     follow(shop)
     assert {key: row["name"] for key, row in shop.rows("customer").items()} == {("7", "1"): "one", ("7", "2"): "two"}
     assert find_table(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
@@ -343,7 +345,7 @@ def test_a_comparison_that_began_before_a_removal_keeps_its_state(
 
 @contextmanager
 def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
-    """Let so many statements through, and then nothing any more, as kill -9 does."""
+    """Let this many statements through, and none afterwards, as kill -9 does."""
     ran: list[str] = []
     names = {
         "postgresql": "venus.adapters.dialects.postgresql.connection.PostgresConnection.run",
@@ -394,14 +396,14 @@ def test_a_removal_that_is_cut_off_is_finished_by_the_next(
     place: Place, app: Application, shop: Follower, operator: Source, after: int
 ) -> None:
     number = number_of(shop, "customer")
-    do(app, "INSERT INTO customer VALUES (3, 'three')")
+    run_transaction(app, "INSERT INTO customer VALUES (3, 'three')")
     dead = place.open()
     try:
         with cut_off(place, dead, after), pytest.raises(KeyboardInterrupt):
             remove(dead, number)
     finally:
         dead.close()
-    do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (2, 'b')")
+    run_transaction(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",)]
     states = {
@@ -414,7 +416,7 @@ def test_a_removal_that_is_cut_off_is_finished_by_the_next(
     follow(shop)
     operator.installer.drop_logs({number: "second"})
     follow(shop)
-    do(app, "INSERT INTO customer VALUES (5, 'five')", "INSERT INTO orders VALUES (3, 'c')")
+    run_transaction(app, "INSERT INTO customer VALUES (5, 'five')", "INSERT INTO orders VALUES (3, 'c')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",), ("3",)]
     assert [(t.schema.name, t.reason) for t in operator.registry.read_released_tables()] == [("customer", "second")]
@@ -428,19 +430,19 @@ def test_a_return_that_is_cut_off_is_finished_by_the_next(
     place: Place, app: Application, shop: Follower, operator: Source, after: int
 ) -> None:
     release(operator, shop, "customer")
-    do(app, "DELETE FROM customer WHERE id = 1")
+    run_transaction(app, "DELETE FROM customer WHERE id = 1")
     dead = place.open()
     try:
         with cut_off(place, dead, after), pytest.raises(KeyboardInterrupt):
             install(dead)
     finally:
         dead.close()
-    do(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (2, 'b')")
+    run_transaction(app, "INSERT INTO customer VALUES (4, 'four')", "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
     assert list(shop.rows("orders")) == [("1",), ("2",)]
     operator.installer.install(["*"], [])
     follow(shop)
-    do(app, "INSERT INTO customer VALUES (5, 'five')")
+    run_transaction(app, "INSERT INTO customer VALUES (5, 'five')")
     follow(shop)
     assert shop.rows("customer") == follower_rows(app, "customer")
     assert {t.state for t in operator.registry.read_registered_tables()} == {"ACTIVE"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.proving_contract import Application, Place, run_transaction
 from venus.cli.prove.follower import Follower
 
 ROWS = 40
@@ -29,5 +29,5 @@ def test_rows_are_known_by_the_number_of_the_table(
         app.commit()
         assert source.registry.read_row_counts()[item.table_id("item")] == ROWS, "a large file is not counted"
 
-    do(app, "DROP TABLE item")
+    run_transaction(app, "DROP TABLE item")
     assert item.table_id("item") not in source.registry.read_row_counts(), "a table that is gone is left out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.proving_contract import Application, Place, run_transaction
 from venus.cli.prove.follower import Follower
 from venus.codec.schema import message_class
 from venus.rpc.conditions import GONE
@@ -24,10 +24,10 @@ def test_nothing_new_is_nothing(item: Follower) -> None:
 def test_an_added_column_is_a_new_version_and_old_rows_get_its_value(
     place: Place, app: Application, item: Follower
 ) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'old', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'old', NULL)")
     item.drain()
-    do(app, f"ALTER TABLE item ADD extra {place.types['int']} DEFAULT 7")
-    do(app, "INSERT INTO item (id, name, extra) VALUES (2, 'new', 8)")
+    run_transaction(app, f"ALTER TABLE item ADD extra {place.types['int']} DEFAULT 7")
+    run_transaction(app, "INSERT INTO item (id, name, extra) VALUES (2, 'new', 8)")
     (schema,) = item.source.capture.refresh_schemas()
     assert schema.version == 2
     assert [c.name for c in schema.columns] == ["id", "name", "price", "extra"]
@@ -39,17 +39,17 @@ def test_an_added_column_is_a_new_version_and_old_rows_get_its_value(
 
 
 def test_ddl_that_was_not_announced_does_not_mix_versions(place: Place, app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'old', NULL)")
-    do(app, f"ALTER TABLE item ADD extra {place.types['int']} DEFAULT 7")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'old', NULL)")
+    run_transaction(app, f"ALTER TABLE item ADD extra {place.types['int']} DEFAULT 7")
     item.drain()  # follows SchemaChanged
     assert item.rows("item")["1",] == {"id": "1", "name": "old", "price": None, "extra": "7"}
 
 
 def test_a_dropped_column_is_a_new_version(app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'old', 5)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'old', 5)")
     item.drain()
-    do(app, "ALTER TABLE item DROP COLUMN price")
-    do(app, "INSERT INTO item VALUES (2, 'new')")
+    run_transaction(app, "ALTER TABLE item DROP COLUMN price")
+    run_transaction(app, "INSERT INTO item VALUES (2, 'new')")
     item.drain()
     assert item.rows("item")["2",] == {"id": "2", "name": "new"}
     newest = max(v for t, v in item.schemas if t == item.table_id("item"))
@@ -57,29 +57,29 @@ def test_a_dropped_column_is_a_new_version(app: Application, item: Follower) -> 
 
 
 def test_an_index_is_a_new_version_and_no_row_is_read_again(place: Place, app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, 'old', 5)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'old', 5)")
     item.drain()
-    do(app, "CREATE INDEX item_price ON item (price)")
+    run_transaction(app, "CREATE INDEX item_price ON item (price)")
     (schema,) = item.source.capture.refresh_schemas()
     assert (schema.version, [i.columns for i in schema.indexes]) == (2, [("price",)])
     assert item.source.capture.refresh_schemas() == []
     item.read_registry()
     assert all(t.fill.done for t in item.source.registry.read_registered_tables())
-    do(app, "UPDATE item SET name = 'new'")
+    run_transaction(app, "UPDATE item SET name = 'new'")
     item.drain()
     assert item.rows("item")["1",]["name"] == "new"
     if place.dialect == "oracle":
         return  # its stand-in has another spelling of DROP INDEX than it has
-    do(app, "DROP INDEX item_price ON item" if place.dialect == "mysql" else "DROP INDEX item_price")
+    run_transaction(app, "DROP INDEX item_price ON item" if place.dialect == "mysql" else "DROP INDEX item_price")
     (schema,) = item.source.capture.refresh_schemas()
     assert (schema.version, schema.indexes) == (3, ())
     assert state_of(item.source, "item")[0] == "ACTIVE"
 
 
 def test_a_column_number_is_never_used_twice(place: Place, app: Application, item: Follower) -> None:
-    do(app, "ALTER TABLE item DROP COLUMN price")
+    run_transaction(app, "ALTER TABLE item DROP COLUMN price")
     item.source.capture.refresh_schemas()
-    do(app, f"ALTER TABLE item ADD price {place.types['text']}")
+    run_transaction(app, f"ALTER TABLE item ADD price {place.types['text']}")
     (schema,) = item.source.capture.refresh_schemas()
     numbers = {c.name: c.number for c in schema.columns}
     assert numbers["price"] == 4
@@ -91,8 +91,8 @@ def test_a_dropped_table_is_noted_and_the_others_continue(place: Place, app: App
     item.source.installer.install(["*"], [])
     item.read_registry()
     item.drain()
-    do(app, "DROP TABLE item")
-    do(app, "INSERT INTO other VALUES (1)")
+    run_transaction(app, "DROP TABLE item")
+    run_transaction(app, "INSERT INTO other VALUES (1)")
     item.drain()
     item.source.capture.refresh_schemas()
     state, reason = state_of(item.source, "item")
@@ -106,7 +106,7 @@ def test_a_dropped_table_is_noted_and_the_others_continue(place: Place, app: App
 def test_tables_registered_by_another_process_join(place: Place, app: Application, item: Follower) -> None:
     app.execute(f"CREATE TABLE other (id {place.types['int']} NOT NULL PRIMARY KEY)")
     app.commit()
-    do(app, "INSERT INTO other VALUES (1)")
+    run_transaction(app, "INSERT INTO other VALUES (1)")
     installer = place.open()
     try:
         installer.installer.install(["*"], [])
@@ -114,7 +114,7 @@ def test_tables_registered_by_another_process_join(place: Place, app: Applicatio
         installer.close()
     assert [s.name for s in item.source.capture.refresh_schemas()] == ["other"]
     item.read_registry()
-    do(app, "INSERT INTO other VALUES (2)")
+    run_transaction(app, "INSERT INTO other VALUES (2)")
     item.drain()
     assert list(item.rows("other")) == [("1",), ("2",)]
 
@@ -127,7 +127,7 @@ def test_a_trigger_that_vanished_is_made_again_and_the_table_marked(
     ]
     name = steps[-1].what.split()[-1]
     suffix = " ON item" if place.dialect == "postgresql" else ""
-    do(app, f"DROP TRIGGER {name}{suffix}")
+    run_transaction(app, f"DROP TRIGGER {name}{suffix}")
     item.source.capture.refresh_schemas()
     item.source.capture.restart_fill(item.table_id("item"))
     assert state_of(item.source, "item")[0] == "RESYNC", "reading does not bring the trigger back"
@@ -136,7 +136,7 @@ def test_a_trigger_that_vanished_is_made_again_and_the_table_marked(
     assert state_of(item.source, "item")[0] == "RESYNC"
     item.source.capture.restart_fill(item.table_id("item"))
     assert state_of(item.source, "item") == ("ACTIVE", "")
-    do(app, "INSERT INTO item VALUES (1, 'a', NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (1, 'a', NULL)")
     item.drain()
     assert list(item.rows("item")) == [("1",)]
 
@@ -162,7 +162,7 @@ def test_widening_a_key_never_fails_the_application_and_is_followed(
     wide = {"code": f"{number}(15)", "letter": f"{varchar}(30)", "n": f"{number}(9,2)", "id": "bigint"}
     if place.dialect == "oracle":
         narrow["id"], wide["id"] = "NUMBER(9)", "NUMBER(19)"
-    do(
+    run_transaction(
         app,
         f"CREATE TABLE wide (code {narrow['code']} NOT NULL, letter {narrow['letter']} NOT NULL,"
         f" n {narrow['n']} NOT NULL, id {narrow['id']} NOT NULL, what {place.types['text']},"
@@ -172,10 +172,12 @@ def test_widening_a_key_never_fails_the_application_and_is_followed(
     source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
-    do(app, "UPDATE wide SET what = 'before'")
-    do(app, _WIDENS[place.dialect].format(**wide))
-    do(app, "INSERT INTO wide VALUES (123456789012345, 'a much longer letter', 1234567.25, 3000000000, 'second')")
-    do(app, "UPDATE wide SET what = 'third', code = 223456789012345 WHERE n > 100")
+    run_transaction(app, "UPDATE wide SET what = 'before'")
+    run_transaction(app, _WIDENS[place.dialect].format(**wide))
+    run_transaction(
+        app, "INSERT INTO wide VALUES (123456789012345, 'a much longer letter', 1234567.25, 3000000000, 'second')"
+    )
+    run_transaction(app, "UPDATE wide SET what = 'third', code = 223456789012345 WHERE n > 100")
     follower.drain()
     assert {(t.state, t.reason) for t in source.registry.read_registered_tables()} == {("ACTIVE", "")}
     rows = follower.rows("wide")
@@ -183,7 +185,7 @@ def test_widening_a_key_never_fails_the_application_and_is_followed(
         ("1", "a", "1.50", "7"): "before",
         ("223456789012345", "a much longer letter", "1234567.25", "3000000000"): "third",
     }
-    do(app, "DELETE FROM wide")
+    run_transaction(app, "DELETE FROM wide")
     follower.drain()
     assert follower.rows("wide") == {}
     assert all(step.exists for step in source.installer.install(["*"], []))
@@ -202,7 +204,7 @@ _NARROWS = {
 def test_a_log_of_an_older_version_is_widened_without_a_resync(place: Place, app: Application, source: Source) -> None:
     if place.dialect not in _NARROWS:
         pytest.skip("tests/integration/oracle has it for Oracle")
-    do(app, "CREATE TABLE word (w varchar(5) NOT NULL PRIMARY KEY, n int)")
+    run_transaction(app, "CREATE TABLE word (w varchar(5) NOT NULL PRIMARY KEY, n int)")
     source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
@@ -213,7 +215,7 @@ def test_a_log_of_an_older_version_is_widened_without_a_resync(place: Place, app
             " WHERE table_schema = database() AND table_name = 'word' AND column_name = 'w'"
         )
         parts = {"charset": charset, "collation": collation}
-    do(app, *(sql.format(**parts) for sql in _NARROWS[place.dialect]), "INSERT INTO word VALUES ('a', 1)")
+    run_transaction(app, *(sql.format(**parts) for sql in _NARROWS[place.dialect]), "INSERT INTO word VALUES ('a', 1)")
     done = [step.what for step in source.installer.install(["*"], []) if not step.exists]
     assert [what.partition(" of ")[0] for what in done] == ["width"]
     source.capture.refresh_schemas()

@@ -10,7 +10,7 @@ import pytest
 from venus.adapters.assess.html import render_page
 from venus.adapters.assess.report import Assessment, assess
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.proving_contract import Application, Place, run_transaction
 from venus.adapters.dialects.registry import open_source, survey
 from venus.adapters.dialects.survey_contract import Survey, SurveyRequest, TableSize
 from venus.config import Settings
@@ -28,8 +28,8 @@ def settings(place: Place) -> Settings:
 def shop(place: Place, app: Application) -> Application:
     """Make one table that can be carried, one that cannot, and a view."""
     types = place.types
-    do(app, f"CREATE TABLE item (id {types['int']} NOT NULL PRIMARY KEY, name {types['text']})")
-    do(app, f"CREATE TABLE bare (v {types['int']})", "CREATE VIEW shown AS SELECT id FROM item")
+    run_transaction(app, f"CREATE TABLE item (id {types['int']} NOT NULL PRIMARY KEY, name {types['text']})")
+    run_transaction(app, f"CREATE TABLE bare (v {types['int']})", "CREATE VIEW shown AS SELECT id FROM item")
     for number in range(ROWS):
         app.execute("INSERT INTO item VALUES (?, ?)", number, f"item number {number}")
     app.commit()

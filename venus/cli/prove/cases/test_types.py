@@ -7,14 +7,14 @@ from itertools import count
 import pytest
 
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.proving_contract import Application, Place, run_transaction
 from venus.cli.prove.follower import Follower
 
 
 @pytest.mark.parametrize("filled", [False, True], ids=["captured", "filled"])
 def test_the_hardest_values_of_every_type_survive(filled: bool, place: Place, app: Application, source: Source) -> None:
     columns, setup = place.torture()
-    do(app, *setup)
+    run_transaction(app, *setup)
     spelled = ", ".join(f"{name} {c.type}" for name, c in columns.items())
     app.execute(f"CREATE TABLE torture (id {place.types['int']} NOT NULL PRIMARY KEY, {spelled})")
     app.commit()
@@ -64,16 +64,18 @@ def test_large_values_travel_whole(size: int, place: Place, app: Application, so
 
 
 def test_null_and_the_empty_string_stay_apart(place: Place, app: Application, item: Follower) -> None:
-    do(app, "INSERT INTO item VALUES (1, '', NULL)", "INSERT INTO item VALUES (2, NULL, NULL)")
+    run_transaction(app, "INSERT INTO item VALUES (1, '', NULL)", "INSERT INTO item VALUES (2, NULL, NULL)")
     item.drain()
     assert [r["name"] for r in item.rows("item").values()] == [None if place.empty_is_null else "", None]
 
 
 def test_a_row_with_nothing_but_its_key(place: Place, app: Application, source: Source) -> None:
-    do(app, f"CREATE TABLE bare (id {place.types['int']} NOT NULL PRIMARY KEY)", "INSERT INTO bare VALUES (1)")
+    run_transaction(
+        app, f"CREATE TABLE bare (id {place.types['int']} NOT NULL PRIMARY KEY)", "INSERT INTO bare VALUES (1)"
+    )
     source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
-    do(app, "INSERT INTO bare VALUES (2)", "DELETE FROM bare WHERE id = 1")
+    run_transaction(app, "INSERT INTO bare VALUES (2)", "DELETE FROM bare WHERE id = 1")
     follower.drain()
     assert follower.rows("bare") == {("2",): {"id": "2"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.proving_contract import Application, Place, run_transaction
 from venus.cli.prove.follower import Follower
 
 EXCLUDE = ["audit*"]
@@ -14,7 +14,7 @@ EXCLUDE = ["audit*"]
 @pytest.fixture
 def shop(place: Place, app: Application, source: Source) -> Follower:
     """Capture one table, orders."""
-    do(app, f"CREATE TABLE orders (id {place.types['int']} NOT NULL PRIMARY KEY)")
+    run_transaction(app, f"CREATE TABLE orders (id {place.types['int']} NOT NULL PRIMARY KEY)")
     source.installer.install(["*"], [])
     follower = Follower(source)
     follower.drain()
@@ -31,7 +31,7 @@ def uncaptured_obstacles(
 
 
 def test_before_the_installation_nothing_is_missing(place: Place, app: Application, source: Source) -> None:
-    do(app, f"CREATE TABLE orders (id {place.types['int']} NOT NULL PRIMARY KEY)")
+    run_transaction(app, f"CREATE TABLE orders (id {place.types['int']} NOT NULL PRIMARY KEY)")
 
     assert source.dictionary.find_uncaptured_tables(["*"], []) == []
 
@@ -41,7 +41,7 @@ def test_a_table_that_was_made_later_is_named_until_it_is_captured(
 ) -> None:
     integer = place.types["int"]
     assert uncaptured_obstacles(source) == {}
-    do(
+    run_transaction(
         app,
         f"CREATE TABLE later (id {integer} NOT NULL PRIMARY KEY)",
         f"CREATE TABLE audit_log (id {integer} NOT NULL PRIMARY KEY)",
@@ -60,7 +60,7 @@ def test_a_table_that_was_made_later_is_named_until_it_is_captured(
 
 
 def test_another_process_sees_it_as_well(place: Place, app: Application, shop: Follower) -> None:
-    do(app, f"CREATE TABLE later (id {place.types['int']} NOT NULL PRIMARY KEY)")
+    run_transaction(app, f"CREATE TABLE later (id {place.types['int']} NOT NULL PRIMARY KEY)")
     other = place.open()
     try:
         assert uncaptured_obstacles(other) == {"later": ""}
@@ -72,11 +72,11 @@ def test_another_process_sees_it_as_well(place: Place, app: Application, shop: F
 def test_a_table_that_cannot_be_captured_is_named_with_the_reason(
     place: Place, app: Application, source: Source
 ) -> None:
-    do(app, f"CREATE TABLE keyless (a {place.types['int']})")
+    run_transaction(app, f"CREATE TABLE keyless (a {place.types['int']})")
     (obstacle,) = uncaptured_obstacles(source).values()
     assert " key" in obstacle
 
-    do(app, f"CREATE TABLE keyed (a {place.types['int']} NOT NULL PRIMARY KEY)", "DROP TABLE keyless")
+    run_transaction(app, f"CREATE TABLE keyed (a {place.types['int']} NOT NULL PRIMARY KEY)", "DROP TABLE keyless")
     source.capture.refresh_schemas()
     assert uncaptured_obstacles(source) == {"keyed": ""}
 
