@@ -30,6 +30,9 @@ max_wal_size = 128MB
 track_commit_timestamp = off
 log_min_messages = warning
 """
+#: Its workers come to each database about once a minute: statistics, and with them plans and figures, would depend on
+#: whether one came in the middle of a test.
+_NO_AUTOVACUUM = "autovacuum = off\n"
 _START_S = 120.0
 #: Sessions that have just been closed, and have not ended yet.
 _STILL_USED = tenacity.retry_if_exception_type(psycopg2.errors.ObjectInUse)
@@ -108,12 +111,12 @@ def _start(pg: PostgresServer) -> None:
 
 
 @contextmanager
-def running_server(data: Path) -> Iterator[Server]:
-    """Run a server in a new data directory, which is removed at the end."""
+def running_server(data: Path, conf: str = "") -> Iterator[Server]:
+    """Run a server in a new data directory, which is removed at the end; `conf` has more lines of its configuration."""
     pg = get_server(data, cleanup_mode="delete", start=False)
     pg.ensure_pgdata_inited()
-    with (data / "postgresql.conf").open("a") as conf:
-        conf.write(_CONF)
+    with (data / "postgresql.conf").open("a") as file:
+        file.write(_CONF + conf)
     _start(pg)
     try:
         yield Server(pg)
@@ -125,7 +128,7 @@ def running_server(data: Path) -> Iterator[Server]:
 def postgres_server() -> Iterator[Server]:
     """Start one embedded server for the whole test run."""
     home = new_folder("pg-")
-    with running_server(home / "data") as server:
+    with running_server(home / "data", _NO_AUTOVACUUM) as server:
         yield server
     home.rmdir()
 
