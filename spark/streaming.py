@@ -313,7 +313,7 @@ def increments(options: DataSourceOptions, piece: OffsetPartition) -> Iterator[b
                     waits_since = 0.0
         except OffsetTrimmed as error:
             raise OffsetTrimmed(
-                f"{error}: the stream has fallen behind what the broker keeps",
+                f"{error}: the stream has fallen behind the changes that the broker keeps",
                 hint="name a consumer group with the option group, and begin again with a new checkpoint",
             ) from error
         except VenusError as error:

@@ -241,7 +241,7 @@ def _time_figures(f: Forecast, fixed_s: float, compare_s: float, tables: int) ->
     rest = (
         f"quiet {QUIET_S:g} s + {CUTOVER_FIXED_S:g} s x speed + comparing {compare_s:.1f} s: rows x"
         f" ({COMPARE_ROW_US:g} + {COMPARE_VALUE_US:g} x columns + {COMPARE_KIB_US:g} x KiB) us x speed;"
-        " plus what capture and apply lag behind when it begins"
+        " plus the lag of capture and apply when it begins"
     )
     return [
         (f.fill_s, "first fill and load (`venus migrate`)", "s", start),
@@ -254,10 +254,10 @@ def _time_figures(f: Forecast, fixed_s: float, compare_s: float, tables: int) ->
 def _rate_figures(f: Forecast) -> list[_Figure]:
     broker = (
         f"sum of rows x (bytes of a row + {BROKER_ROW_BYTES}) x {BROKER_COPIES}: once in the log until"
-        " every target has it, once in the full data; plus what the slowest target lags behind"
+        " every target has it, once in the full data; plus the backlog of the slowest target"
     )
     target = f"sum of rows x (bytes of a row + {TARGET_ROW_BYTES}) + bytes of the source's indexes"
-    triggers = "changed rows/s x microseconds of a trigger: what all sessions together take longer, each second"
+    triggers = "changed rows/s x microseconds of a trigger: the additional time of all sessions together, each second"
     logs = "changes/s x 3600 x (a log row + twice its key)"
     return [
         (f.broker_bytes, "disk of the broker", "bytes", broker),

@@ -255,7 +255,7 @@ def require_state(base: Settings) -> FallBackState:
     for pair in filter(None, (_possible_pair(base, name) for name in base.targets)):
         pair.open_target(OLD).open_side().close()  # fails if the target is away: its record could prove a switch
     raise Refused(
-        "nothing was cut over with --fall-back, so no database follows that could be taken back",
+        "nothing was cut over with --fall-back, so there is no follower to return to",
         hint="`venus cutover --undo` works as long as the target has not been written to",
     )
 

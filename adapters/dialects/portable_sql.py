@@ -188,7 +188,7 @@ class _Translator:
     def _truth_value(self, node: object) -> _Term:
         term = self.term(node)
         if term.sort is not ValueSort.BOOL:
-            raise NotPortableError(f"{term.sql} stands where PostgreSQL wants a truth value")
+            raise NotPortableError(f"{term.sql} stands where PostgreSQL requires a boolean")
         return term
 
     def _junction(self, word: str, node) -> _Term:  # type: ignore[no-untyped-def]

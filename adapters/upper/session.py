@@ -254,9 +254,9 @@ def open_session(
     committed = max(committed, state.last_batch if ack.in_doubt else 0)
     if state.last_batch < committed and not claim.may_read_again() and not _is_resynced(source):
         raise Refused(
-            f"the application's database was restored from a backup: it ends at batch {state.last_batch}, and the one "
-            f"that follows has batch {committed}, in which nothing is overwritten",
-            hint="restore a newer backup; or `venus resync --all` makes the one that follows equal to it. "
+            f"the application's database was restored from a backup: it ends at batch {state.last_batch}, and its "
+            f"follower has batch {committed}; nothing is overwritten there",
+            hint="restore a newer backup; or `venus resync --all` makes its follower equal to it. "
             "`venus verify` lists the rows that differ",
         )
     session = _build_session(source, producer, state, ack, committed)

@@ -316,7 +316,7 @@ def read_queue_end(address: str, business: str, history: KeyHistory) -> tuple[in
         subscriber.open(end - 1, 0)
         increments = subscriber.increments(SILENCE_S)
     if not increments:
-        raise Unavailable("the broker does not hand out the end of its queue")
+        raise Unavailable("the broker does not report the end of its queue")
     newest = increments[-1]
     batch = decode(newest.body)
     return newest.base_offset + newest.count, int(batch.first_sequence) + batch.count

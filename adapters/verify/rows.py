@@ -191,7 +191,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the members of a JSON object. Refuses a duplicate name: parsers differ about which one counts."""
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name appears twice")
     return members
 
 

@@ -326,7 +326,7 @@ class _Run:
                         f"{pattern!r} is not mirrored by the broker set here", hint="compare it where it is mirrored"
                     )
                 if any(_is_named_by(s, pattern) for s in self.released.values()):
-                    hint = "--leg target compares the target with what the broker keeps of it"
+                    hint = "--leg target compares the target with the broker's copy of it"
                     raise ConfigError(f"{pattern!r} is not captured any more", hint=hint)
                 if missing := next((t for t in self.uncaptured if _is_chosen_by(pattern, t.name)), None):
                     raise ConfigError(uncaptured_problem(missing.name, missing.obstacle))

@@ -310,7 +310,7 @@ class TableComparison:
                 continue
             why = "--mode scan" if mode == "scan" else find_disagreement(reader, self._subject)
             if place is ComparisonSide.SOURCE and self._subject.predicate:
-                why = why or "which of its rows the target gets is found out row by row"
+                why = why or "the rows that the target gets are determined one by one"
             if why and mode == "hash":
                 raise VerificationFailed(
                     f"{self._result.table}: checksums of the {place.value} cannot be used: {why}",

@@ -156,7 +156,7 @@ def test_a_dropped_table_does_not_block_a_new_fill_of_another(pipeline: Pipeline
     answer = pipeline.venus("resync", "--all", code=1)
 
     assert "will be read again from the source: main.orders\n" in answer.out
-    assert "! main.lines is not there any more: `venus uninstall-triggers main.lines`" in " ".join(answer.out.split())
+    assert "! main.lines no longer exists: `venus uninstall-triggers main.lines`" in " ".join(answer.out.split())
     assert pipeline.ask("resync", "lines", code=1)["left"] == ["main.lines"]
     assert pipeline.ask("uninstall-triggers", "lines")["released"]
     assert pipeline.ask("resync", "--all")["resync"] == ["main.orders"]

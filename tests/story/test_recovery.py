@@ -94,7 +94,7 @@ def test_a_broker_restored_from_a_backup_is_refused_and_filled_again(pipeline: P
     refused = pipeline.venus("sync", "--capture-only", code=1)
     assert "the source has committed batch" in refused.err
     refused = pipeline.venus("sync", "--apply-only", "--target", "main", code=1)
-    assert "has applied what this broker never had" in refused.err
+    assert "has applied changes that this broker never had" in refused.err
     assert run_at_target(pipeline) == [(1, "old"), (3, "meanwhile")], "the target keeps what it has"
 
     pipeline.venus("uninstall-triggers")

@@ -65,7 +65,7 @@ def test_a_wait_is_reported_once_then_periodically_and_at_its_end() -> None:
     waits.update([f"broker: {FULL}"])
     waits.update([])
     waits.update([])
-    assert said[2:] == [f"waits: broker: {FULL}", "continues: nothing holds it up any more"]
+    assert said[2:] == [f"waits: broker: {FULL}", "continues: nothing delays it any more"]
 
 
 def test_a_fill_that_only_an_operator_can_continue_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

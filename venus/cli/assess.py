@@ -162,7 +162,7 @@ def read_fleet(file: Path) -> list[tuple[str, str]]:
         if len(values) != 2 or not all(values):
             raise ConfigError(f"--fleet {file}, line {number}: not a name and a URL", hint=FLEET_HINT)
         if values[0] in found:
-            raise ConfigError(f"--fleet {file}, line {number}: {values[0]} is there twice", hint="give it another name")
+            raise ConfigError(f"--fleet {file}, line {number}: {values[0]} appears twice", hint="give it another name")
         found[values[0]] = values[1]
     if not found:
         raise ConfigError(f"--fleet {file}: names no database", hint=FLEET_HINT)

@@ -35,7 +35,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its common na
 @app.command()
 def init(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it is made; default ./certs.")] = (
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to create it in; default ./certs.")] = (
         DEFAULT_FOLDER
     ),
     config: ConfigOption = None,
@@ -58,7 +58,7 @@ def issue(
     role: RoleOption = None,
     host: HostOption = None,
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it is valid.")] = 365,
-    renew: Annotated[bool, typer.Option("--renew", help="Replace the files that are there.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Replace existing files.")] = False,
     folder: FolderOption = DEFAULT_FOLDER,
     config: ConfigOption = None,
     as_json: JsonOption = False,

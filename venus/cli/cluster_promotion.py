@@ -156,7 +156,7 @@ def accept_loss(
     ctx: typer.Context,
     business: Annotated[str, typer.Argument(metavar="BUSINESS", help="As `venus cluster status` shows it.")],
     confirm: Annotated[
-        str, typer.Option("--confirm", metavar="BUSINESS", help="Its name once more: what is listed is given up.")
+        str, typer.Option("--confirm", metavar="BUSINESS", help="Its name again: the listed losses are given up.")
     ] = "",
     config: ConfigOption = None,
     as_json: JsonOption = False,

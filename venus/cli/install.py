@@ -191,7 +191,7 @@ def install_triggers(
     ] = False,
     moved: Annotated[
         bool,
-        typer.Option("--moved", help="Only accept this database as the one that was captured: moved, or restored."),
+        typer.Option("--moved", help="Only accept this database as the captured one, moved or restored."),
     ] = False,
     mode: ModeOption = None,
     type_map: TypeMapOption = None,
@@ -270,7 +270,7 @@ def accept_database(run: Invocation, *, alone: bool) -> int:
                 "nothing is captured in this database", hint="run `venus install-triggers` without --moved"
             )
         confirm_identity(source.registry, moved=True)
-    run.out.answer({"moved": True}, "this database is now the one that is captured: start `venus sync`")
+    run.out.answer({"moved": True}, "this database is now the captured one: start `venus sync`")
     return 0
 
 
@@ -421,7 +421,7 @@ def build_key_script(findings: Sequence[Finding], *, transactional: bool) -> str
     others = [f for f in findings if f.blocks and not f.script]
     if others:
         remarks = (f"--   {_to_one_line(f.where)}: {_to_one_line(f.message)}; {_to_one_line(f.remedy)}" for f in others)
-        parts.append("\n".join(["-- what else blocks, and nothing here fixes:", *remarks]))
+        parts.append("\n".join(["-- other findings that block, and that these statements do not fix:", *remarks]))
     return "\n\n".join(parts) + "\n"
 
 

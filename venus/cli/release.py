@@ -49,7 +49,7 @@ def uninstall_triggers(
             "--wait",
             metavar="SECONDS",
             min=0.0,
-            help="With TABLE: how long to wait for capture to read its log. What is left then is left out.",
+            help="With TABLE: how long to wait for capture to read its log. Changes left after that are left out.",
         ),
     ] = 30.0,
     dry_run: DryRun = False,

@@ -213,7 +213,7 @@ class WaitReporter:
                 self._written[key] = now
                 self._say(f"waits: {text}")
         if self._written and not current:
-            self._say("continues: nothing holds it up any more")
+            self._say("continues: nothing delays it any more")
         self._written = {key: at for key, at in self._written.items() if key in current}
 
 

@@ -180,7 +180,7 @@ def resync_from_source(run: Invocation, name: str | None, *, differences: bool) 
     if missed & there:
         mended = ", ".join(q for q in every if q in missed & there)
         lines.append(f"! not read, run `venus install-triggers`, then `venus resync` again: {mended}")
-    lines += [f"! {q} is not there any more: {missing_table_advice(q)}" for q in every if q not in there]
+    lines += [f"! {q} no longer exists: {missing_table_advice(q)}" for q in every if q not in there]
     left = [q for q in every if q not in names]
     run.out.answer({"resync": names, "from": "source", "left": left}, *lines)
     return 1 if left else 0

@@ -43,7 +43,7 @@ Tables = Annotated[
     list[str] | None, typer.Option("--table", metavar="TABLE", help="Only this table; shell patterns; repeatable.")
 ]
 Leg = Annotated[
-    str, typer.Option("--leg", metavar="auto|ends|target|source|all", help="What to compare with what; see above.")
+    str, typer.Option("--leg", metavar="auto|ends|target|source|all", help="The sides to compare; see above.")
 ]
 Where = Annotated[
     str, typer.Option("--where", metavar="SQL", help="Only rows that meet this condition, in both databases.")
@@ -303,7 +303,7 @@ def close_windows(
         return None
     closing = close_loss_windows(settings, options, result, repaired, windows)
     what = "is closed: nothing is missing any more" if closing.closed else f"stays open: {closing.why}"
-    run.out.say(f"what {windows} may have lost {what}")
+    run.out.say(f"the loss window of {windows} {what}")
     return closing
 
 

@@ -146,7 +146,7 @@ def _float(constant: Constant) -> float:
     assert isinstance(constant.value, Decimal)
     found = float(constant.value)
     if found in (float("inf"), float("-inf")):
-        raise _refusal(constant, f"{constant.sql[:40]} is beyond what eight bytes hold")
+        raise _refusal(constant, f"{constant.sql[:40]} does not fit eight bytes")
     return found
 
 

@@ -228,7 +228,7 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
         found.append(f"{where}: {count_phrase(waiting, 'refused change')} {verb}; see `venus quarantine list{at}`")
     if target and (compared := condition.figures.compared) is not None and compared.verdict == "different":
         rows = count_phrase(compared.different, "row")
-        way_out = f"`venus verify{at} --repair` ships what differs again"
+        way_out = f"`venus verify{at} --repair` ships differing rows again"
         found.append(f"{where}: the last comparison found {rows} different; {way_out}")
     return found
 

@@ -114,7 +114,7 @@ RULES = (
         hop="",
         pattern=r"^(source: .+) is RELEASING\b",
         min_duration_s=60.0,
-        description="a table was to be taken out of capture, and that was not finished",
+        description="the removal of a table from capture was not finished",
     ),
     AlarmKind(
         name="tables_many",
@@ -169,7 +169,7 @@ RULES = (
         hop=BROKER,
         pattern=r"^lane (\d) .+ is degraded since",
         min_duration_s=30.0,
-        description="the broker is overloaded and has given up what matters least",
+        description="the broker is overloaded and has given up its least important work",
     ),
     AlarmKind(
         name="unhealthy",
@@ -181,8 +181,8 @@ RULES = (
     AlarmKind(
         name="alarms_many",
         hop=BROKER,
-        pattern=r"^[\d,]+ more alarms stand than are kept",
-        description="more alarms stand than are listed",
+        pattern=r"^[\d,]+ more alarms are active than are kept",
+        description="more alarms are active than are listed",
     ),
     AlarmKind(
         name="queue_held",
@@ -221,7 +221,7 @@ RULES = (
     AlarmKind(
         name="replica_stopped",
         hop=BROKER,
-        pattern=r"^log entry [\d,]+ cannot be applied here|^broker (.+) leads without what was acknowledged",
+        pattern=r"^log entry [\d,]+ cannot be applied here|^broker (.+) leads without acknowledged changes",
         description="this broker's replica has stopped permanently",
     ),
     AlarmKind(
@@ -259,7 +259,7 @@ RULES = (
         name="mirror_away",
         hop=BROKER,
         min_duration_s=90.0,
-        pattern=r"^set (.+?) is the nearest above, and is not used for",
+        pattern=r"^set (.+?) is the nearest above, and has not been used for",
         description="a broker set pulls from another set than the nearest",
     ),
     AlarmKind(

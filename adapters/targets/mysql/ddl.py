@@ -140,7 +140,7 @@ def foreign_key_statements(
 def file_heads(target: str) -> list[str]:
     """Return the first comments of the file with the DDL."""
     return [
-        f"What `venus migrate --target {target}` creates at MariaDB; indexes follow the rows.",
+        f"Objects that `venus migrate --target {target}` creates at MariaDB; indexes follow the rows.",
         f"MySQL: write {collation(is_mariadb=False)} instead of {collation(is_mariadb=True)}.",
     ]
 

@@ -213,7 +213,7 @@ def foreign_key_statements(
 def file_heads(target: str) -> list[str]:
     """Return the first comments of the file with the DDL."""
     return [
-        f"What `venus migrate --target {target}` creates in the schema of its user; indexes follow the rows.",
+        f"Objects that `venus migrate --target {target}` creates in the schema of its user; indexes follow the rows.",
         "Foreign keys are disabled while VENUS applies: ALTER TABLE ... ENABLE CONSTRAINT ... afterwards.",
         "SQL*Plus would ask for what follows an ampersand: SET DEFINE OFF before.",
     ]

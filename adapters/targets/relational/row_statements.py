@@ -120,4 +120,4 @@ class RowStatements(Protocol):
 def require_all(written: int, rows: int) -> None:
     """Raise Refusal if a trigger or the server has discarded a row."""
     if written != rows:
-        raise Refusal(f"the table has taken {written} of {rows} rows", "HY000")
+        raise Refusal(f"the table has accepted {written} of {rows} rows", "HY000")

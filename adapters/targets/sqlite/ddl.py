@@ -175,7 +175,7 @@ def side_definitions(placed: SqlitePlacedTable, names: Iterable[str]) -> str:
 
 def file_heads(target: str) -> list[str]:
     """Return the first comments of the file with the DDL."""
-    return [f"What `venus migrate --target {target}` creates in the SQLite file; indexes follow the rows."]
+    return [f"Objects that `venus migrate --target {target}` creates in the SQLite file; indexes follow the rows."]
 
 
 # -- another version ---------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def test_a_loss_window_is_closed_when_every_target_but_no_set_below_confirms(hom
     for group in ("main/one", "main/two", "mirror/lyon"):
         mirror.subscriptions.detach(BUSINESS, group, mirror.subscriptions.attach(BUSINESS, group, 5))
     promote(mirror)
-    with pytest.raises(Refused, match="what the promotion to this home may have lost is not known yet"):
+    with pytest.raises(Refused, match="the losses of the promotion to this home are not known yet"):
         mirror.homes.close_losses(BUSINESS, [1], "main/one").result(engines.WAIT_S)
     decide(mirror, Producer(mirror, source_last_batch=4), 4, 21)
 
@@ -207,7 +207,7 @@ def test_a_source_of_another_home_is_refused_by_its_epoch(home: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(0, 5))
     later = producer.epoch + 8
-    with pytest.raises(NotLeader, match=f"at epoch {later} and this home has given {producer.epoch} at most"):
+    with pytest.raises(NotLeader, match=f"at epoch {later} and this home has assigned {producer.epoch} at most"):
         home.producers.init(BUSINESS, "late", later, 1).result(engines.WAIT_S)
     home.producers.leave(BUSINESS)
     ack = home.producers.init(BUSINESS, "late", later, 1, insists=True).result(engines.WAIT_S)

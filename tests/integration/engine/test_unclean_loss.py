@@ -158,7 +158,7 @@ def test_impossible_reports_of_a_producer_are_refused(tmp_path: Path, last_batch
     Producer(core).commit(engines.rows(0, 3))
     business = continue_as_unconfirmed_leader(core, 2)
     producer = connect(core, last_batch)
-    with pytest.raises(ProtocolError, match="the two do not fit"):
+    with pytest.raises(ProtocolError, match="the two contradict each other"):
         decide(core, producer, last_batch, next_sequence)
     assert not business.committed.losses[0].is_measured
     assert business.committed.next_offset == 3

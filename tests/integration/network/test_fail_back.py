@@ -140,7 +140,7 @@ def test_a_set_continues_at_the_next_set_and_back_to_the_nearest_and_its_consume
         assert mirror.away_since_us
         assert mirror.not_back.startswith("it does not answer: ")
         (said,) = eventually(places.away_alarms)
-        assert said.startswith("set north is the nearest above, and is not used for ")
+        assert said.startswith("set north is the nearest above, and has not been used for ")
         assert f"{BUSINESS} comes from set south; it does not answer: " in said
         assert said.endswith("start its brokers, or repair the line")
         assert places.away_metric() == "1.0"

@@ -135,7 +135,7 @@ def test_promote_needs_an_upstream_to_ask_about_the_home(start: Start, console: 
     second.stop()
     second = start("second")
     said = console.run_at(second.address, *PROMOTE, "--business", BUSINESS, "--yes", code=3)
-    assert "whether the home is gone cannot be asked: [cluster] upstream is not set" in said
+    assert "the home cannot be asked whether it is alive: [cluster] upstream is not set" in said
     console.run_at(second.address, *PROMOTE, "--business", BUSINESS, "--yes", "--force")
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         assert producer.connect(1, 3).in_doubt
@@ -173,7 +173,7 @@ def test_an_uninformed_old_home_is_shown_and_refuses_the_source_that_moved(start
     home = start("hq", listen=f"127.0.0.1:{port}")
     with (
         Producer(home.address, BUSINESS, "late", window_bytes_max=1 << 20) as late,
-        pytest.raises(NotLeader, match=f"the source is at epoch {epoch} and this home has given"),
+        pytest.raises(NotLeader, match=f"the source is at epoch {epoch} and this home has assigned"),
     ):
         late.connect(epoch, 3)
     second = start("second")  # without an upstream it monitors no set

@@ -166,7 +166,7 @@ def test_an_old_copy_of_a_data_directory_overwrites_nothing(tmp_path: Path, etcd
             return business_status(cluster.brokers[name].address).replication.trouble
 
         def has_stopped(name: str) -> bool:
-            return "leads without what was acknowledged" in read_trouble(name)
+            return "leads without acknowledged changes" in read_trouble(name)
 
         for name in (leader, other):
             eventually(partial(has_stopped, name))

@@ -160,7 +160,7 @@ def test_a_set_that_is_cut_off_raises_one_alarm_that_names_every_business(start:
         return [*status.alarms, *(alarm for entry in status.businesses for alarm in entry.alarms)]
 
     (said,) = eventually(alarms)
-    assert re.match(r"set home does not answer for \d+ s, what is here of orders, stock is served: ", said)
+    assert re.match(r"set home does not answer for \d+ s, the local data of orders, stock is served: ", said)
 
 
 def test_two_sets_of_one_name_are_kept_apart(start: Start, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_a_trigger_that_discards_rows_halts_the_table(database: str, broker: Fak
 
     report = full_sync(settings_for(broker.address, {"a": database}), "a", fill_end=end)
     assert len(report.halted) == 1
-    assert "shop.items: it has taken 489 of 490 rows" in report.halted[0]
+    assert "shop.items: it has accepted 489 of 490 rows" in report.halted[0]
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_reports_of_replicas_match_a_rule() -> None:
 @pytest.mark.parametrize(
     ("sentences", "rule", "subject"),
     [
-        (["set home does not answer for 7 s, what is here of main is served: no"], "mirror_cut_off", "home"),
+        (["set home does not answer for 7 s, the local data of main is served: no"], "mirror_cut_off", "home"),
         (["the set above does not answer for 7 s: no"], "mirror_cut_off", ""),
         ([build_away_alarm(AWAY, "main, stock", 75.0)], "mirror_away", "north"),
         (

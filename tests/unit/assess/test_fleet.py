@@ -54,7 +54,7 @@ def test_each_database_is_assessed_and_one_that_is_away_is_named(
     ("text", "message"),
     [
         ("name,url\n", "names no database"),
-        ("a,sqlite:///a.db\na,sqlite:///b.db\n", "line 2: a is there twice"),
+        ("a,sqlite:///a.db\na,sqlite:///b.db\n", "line 2: a appears twice"),
         ("a,sqlite:///a.db\nb\n", "line 2: not a name and a URL"),
         ("a,\n", "line 1: not a name and a URL"),
         ("x" * (FLEET_BYTES_MAX + 1), "larger than"),

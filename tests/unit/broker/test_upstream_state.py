@@ -92,7 +92,7 @@ def test_an_absent_upstream_is_shown_with_reason_and_remedy(
 
     assert explain_absence(away, 80.4) == why
     assert build_away_alarm(away, "main", 80.4) == (
-        f"set north is the nearest above, and is not used for 75 s: main comes from set south; {why}; {do}"
+        f"set north is the nearest above, and has not been used for 75 s: main comes from set south; {why}; {do}"
     )
 
 

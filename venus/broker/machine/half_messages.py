@@ -352,7 +352,7 @@ def check_producer(state: HalfState, source_last_batch: int) -> None:
     if source_last_batch > state.end_batch and not has_unmeasured(state.losses):
         raise Diverged(
             f"the source has committed batch {source_last_batch}, but this broker's newest is {state.end_batch}: "
-            "it no longer has what it once acknowledged",
+            "it no longer has changes that it acknowledged",
             hint=RESYNC_HINT,
         )
 

@@ -181,7 +181,7 @@ def divergence_message(effect: Reinstall) -> str:
     """Return the message that this replica has stopped and keeps its data, with the ways out."""
     leader = effect.leader.broker
     return (
-        f"broker {leader} leads without what was acknowledged: {effect.reason}; this replica has stopped and keeps "
+        f"broker {leader} leads without acknowledged changes: {effect.reason}; this replica has stopped and keeps "
         f"what it has. If an old data directory was put in place at {leader}, stop {leader}, remove that and start "
         "this broker again; if this one is the old one, stop it, remove its broker.data_dir and start it: it installs "
         "the leader's copy"

@@ -81,7 +81,7 @@ def close_losses(state: HalfState, index: int, entry: LogEntry, content: Envelop
 
 def skip_loss(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
     """Continue after the loss: the entry is the source's newest batch, with the offsets of all missing ones."""
-    assert not state.halves, "what is undecided is decided before"
+    assert not state.halves, "half messages are decided first"
     missing = _half_of_entry(index, entry, content)
     window = loss.Loss(
         term=0,

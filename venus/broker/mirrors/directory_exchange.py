@@ -146,7 +146,7 @@ class DirectoryExchange:
                 try:
                     self._exchange(pool)
                 except Exception:
-                    logger.exception("cannot exchange what is known of other sets; retrying")
+                    logger.exception("cannot exchange the directory of sets; retrying")
                 self._stop.wait(EXCHANGE_S if self._has_answer else FIRST_S)
 
     def _exchange(self, pool: ThreadPoolExecutor) -> None:
@@ -178,7 +178,7 @@ class DirectoryExchange:
                 client = self._clients[address] = NetworkClient(BrokerAddress(address, self._proof))
             return client.report(report) if report is not None else client.share()
         except VenusError as error:
-            logger.debug("broker %s does not say what it knows of other sets: %s", address, error)
+            logger.debug("broker %s does not report the sets that it knows: %s", address, error)
             if (lost := self._clients.pop(address, None)) is not None:
                 lost.close()
             return None

@@ -360,7 +360,7 @@ def become_home(core: Core, said: broker_pb2.Promoted, own: Sequence[str]) -> br
 def _home_problem(business: str, answers: Sequence[HomeAnswer]) -> str:
     """Return why the home may still be alive; empty = no broker of it answers."""
     if not answers:
-        return "whether the home is gone cannot be asked: [cluster] upstream is not set"
+        return "the home cannot be asked whether it is alive: [cluster] upstream is not set"
     alive = [answer for answer in answers if answer.is_home(business)]
     if not alive:
         return ""

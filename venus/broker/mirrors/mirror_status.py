@@ -133,7 +133,7 @@ class MirrorStatuses:
         if found.trouble and now - found.since > CUT_OFF_S:
             where = f"set {found.network.set}" if found.network is not None else "the set above"
             own = mirrored.get(name, ())
-            served = f", what is here of {', '.join(own)} is served" if own else ""
+            served = f", the local data of {', '.join(own)} is served" if own else ""
             yield f"{where} does not answer for {now - found.since:,.0f} s{served}: {found.trouble}"
 
     def _away_alarms(self, pulls: Iterable[Replicator]) -> Iterator[str]:

@@ -48,7 +48,7 @@ def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False
     was_here = bool(state.end_batch) and not loss.has_unmeasured(state.losses)
     if was_here and source_epoch > state.epoch and not insists:
         raise NotLeader(
-            f"{business.name}: the source is at epoch {source_epoch} and this home has given {state.epoch} at most: "
+            f"{business.name}: the source is at epoch {source_epoch} and this home has assigned {state.epoch} at most: "
             "another set has become the home since",
             hint=f"name the new home first in [broker] addresses; {BECOME_A_MIRROR}; if an old data directory was put "
             "in place here, and no other set is the home: `venus sync --take-over`",
@@ -142,7 +142,7 @@ def close_losses(
     named = [window for window in loss.promotion_losses(business.proposed.losses) if window.home_term in home_terms]
     if loss.has_unmeasured(named):
         raise Refused(
-            f"{business.name}: what the promotion to this home may have lost is not known yet",
+            f"{business.name}: the losses of the promotion to this home are not known yet",
             hint="`venus sync` reports it; then compare again",
         )
     with business.lock:

@@ -114,12 +114,12 @@ def take_increments(
     if not business.proposed.is_mirror:
         raise IllegalTransition(f"{business.name}: this set has become the home")
     if arrived.follows > business.proposed.next_offset:  # a sparse mirror would pass over what is missing
-        raise Unavailable(f"{business.name}: the increments before offset {arrived.follows} were not taken")
+        raise Unavailable(f"{business.name}: the increments before offset {arrived.follows} are missing")
     space.check_data(sum(len(increment.body) for increment in arrived.increments))
     for increment in arrived.increments:
         _take_increment(group, business, increment, arrived.sparse, store, at_us)
     if arrived.position > business.proposed.next_offset:
-        check_limit(f"{business.name}: what is passed over", "offset", arrived.position, business.proposed.next_offset)
+        check_limit(f"{business.name}: the end of the skipped part", "offset", arrived.position, business.proposed.next_offset)
         _skip_gap(group, business, arrived.position, arrived.sparse, store, at_us)
     return business.proposed.next_offset
 

@@ -272,7 +272,7 @@ def _loss_body(
         raise ProtocolError(
             f"{name}: the source reports that it has committed batch {said.last_batch} up to Sequence "
             f"{said.next_sequence - 1}, this broker has batch {state.last_batch} up to Sequence "
-            f"{state.last_sequence}: the two do not fit",
+            f"{state.last_sequence}: the two contradict each other",
             hint=half_messages.RESYNC_HINT,
         )
     check_limit(f"{name}: what the source has committed", "Sequence", said.next_sequence, state.last_sequence)

@@ -214,7 +214,7 @@ def check_range(business: Business, offset: int) -> None:
     if offset > business.visible_offset:
         raise OffsetDiverged(
             f"{business.name}: offset {offset} is beyond the queue's end {business.visible_offset}: "
-            "the consumer has applied what this broker never had",
+            "the consumer has applied changes that this broker never had",
             hint=_FULL_HINT,
         )
 

@@ -391,7 +391,7 @@ class LossTracker:
                     "%s: the unclean election of term %d may have lost %s", known.business, window.term, window
                 )
         for term in set(known.unclean_terms) - set(after.unclean_terms):
-            logger.warning("%s: what the unclean election of term %d may have lost is closed", known.business, term)
+            logger.warning("%s: the loss window of the unclean election of term %d is closed", known.business, term)
         self._coordination.swap(known, after)
 
     async def close(self, business: str, group: str, terms: Collection[int]) -> list[str]:
@@ -407,7 +407,7 @@ class LossTracker:
             known = replica.known
             if open_terms := set(terms) & set(unrecorded_terms(known)):
                 raise Refused(
-                    f"{business}: what the unclean election of term {min(open_terms)} lost is not known yet",
+                    f"{business}: the losses of the unclean election of term {min(open_terms)} are not known yet",
                     hint="`venus sync` reports it; then compare again",
                 )
             groups = _target_groups(self._core.catalogue.find(business))

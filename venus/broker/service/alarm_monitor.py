@@ -76,7 +76,7 @@ class AlarmMonitor:
                     by_name[business].alarms.append(text)
                     by_name[business].reported_alarms += 1
             if self._book.left_out:
-                status.alarms.append(f"{self._book.left_out:,} more alarms stand than are kept: only status shows them")
+                status.alarms.append(f"{self._book.left_out:,} more alarms are active than are kept: only status shows them")
         status.alarms.extend(self._notifier.problems())
 
     def check(self, status_of: Callable[[], broker_pb2.BrokerStatus]) -> None:

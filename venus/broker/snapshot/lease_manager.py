@@ -87,7 +87,7 @@ class LeaseTable:
         with self._lock:
             pin = self._pins.get(snapshot_id)
         if pin is None or pin.expires_at_us <= now_us:
-            raise SnapshotExpired(f"snapshot {snapshot_id} is not there any more", hint="open a new one and load again")
+            raise SnapshotExpired(f"snapshot {snapshot_id} no longer exists", hint="open a new one and load again")
         return pin
 
     def find(self, snapshot_id: str) -> SnapshotLease | None:

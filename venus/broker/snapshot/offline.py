@@ -90,7 +90,7 @@ def _check_content(store: Store) -> Iterator[CheckResult]:
     except Corruption as error:
         yield CheckResult(what="column families", finding=str(error))
         return
-    yield CheckResult(what="column families", seen=f"tell the same of {len(businesses)} businesses")
+    yield CheckResult(what="column families", seen=f"agree about {len(businesses)} businesses")
     for business in businesses:
         yield from _check_business(store, business)
 
@@ -124,4 +124,4 @@ def _check_snapshots(directory: Path) -> Iterator[CheckResult]:
     for found in sorted(directory.iterdir()) if directory.is_dir() else ():
         broken = files.find_broken_seal(found)
         finding = f"{found}: {broken}; a broker drops it, and its loader opens a new one" if broken else ""
-        yield CheckResult(what=f"snapshot {found.name}", seen="as it was made", finding=finding)
+        yield CheckResult(what=f"snapshot {found.name}", seen="unchanged since its creation", finding=finding)

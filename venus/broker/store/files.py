@@ -100,7 +100,7 @@ def make_private(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigError(
-            f"broker.data_dir {path} cannot be made: {error.strerror}",
+            f"broker.data_dir {path} cannot be created: {error.strerror}",
             hint="Name a directory, in one that the user of this broker may write to.",
         ) from error
     found = path.stat()

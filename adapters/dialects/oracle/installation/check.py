@@ -334,7 +334,7 @@ def _missing_grants(user: str) -> str:
 def blocker_findings(session: OracleSession, user: str) -> Iterator[Finding]:
     """Yield the grants that a user lacks to see the transactions that delay a cut."""
     if read_blocker_ages(session) is None:
-        message = "whose open transaction delays changes is not shown by `venus status`"
+        message = "`venus status` does not show whose open transaction delays changes"
         yield Finding(where="privileges", message=message, remedy=_missing_grants(user))
 
 

@@ -107,7 +107,7 @@ def _check_trigger(session: OracleSession, step: OracleStep) -> None:
     except SourceError as error:
         errors = session.fetch_rows(statement("dictionary", "errors"), {"name": step.name})
         messages = "; ".join(f"line {line}: {' '.join(str(text).split())}" for _, line, _, text in errors)
-        hint = "grants must be direct: a trigger does not see what its owner has through a role"
+        hint = "grants must be direct: a trigger does not have its owner's privileges through roles"
         raise SourceError(
             f"trigger {step.name} does not compile and was removed: {messages or 'no reason given'}", hint=hint
         ) from error

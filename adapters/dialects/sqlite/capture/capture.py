@@ -201,7 +201,7 @@ class SqliteCapture(SourceCapture):
             through = ends[table_id]
             if through < after:
                 self._schema_version = None
-                raise SchemaChanged(f"{self._file}: rows have gone from {log_table_name(table_id)}")
+                raise SchemaChanged(f"{self._file}: rows have disappeared from {log_table_name(table_id)}")
             if through > after and state != registry.PAUSED:
                 pending[table_id] = LogRange(access=access, after=after, through=through)
         filling = {

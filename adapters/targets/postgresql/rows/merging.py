@@ -220,7 +220,7 @@ class RowMerger:
             self._session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
             return False
         if taken != rows and self._catalogue.position.loading:
-            reason = f"it has taken {taken} of {rows} rows: a trigger or rule of it discards the others"
+            reason = f"it has accepted {taken} of {rows} rows: a trigger or rule of it discards the others"
             raise RowsRefused(pending.table_id, reason, [])
         self._session.run("RELEASE SAVEPOINT venus")
         return True

@@ -282,7 +282,7 @@ class DdlFile:
     def text(self) -> str:
         """The content of the file."""
         lines = [
-            f"-- What `venus migrate --target {self.target}` creates, in its order.",
+            f"-- Objects that `venus migrate --target {self.target}` creates, in its order.",
             "-- By hand: psql -v ON_ERROR_STOP=1 -1 -f FILE",
         ]
         if self.remarks:
