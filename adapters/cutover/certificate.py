@@ -90,8 +90,8 @@ class ComparedTable:
         odd = [side for side, found in sides.items() if list(sides.values()).count(found) == 1]
         if len(odd) == 1:
             both = " and ".join(side for side in sides if side not in odd)
-            return f"each side has {self.source.rows:,} rows, but those of the {odd[0]} are other ones than {both} have"
-        return f"each side has {self.source.rows:,} rows, and each has other ones"
+            return f"each side has {self.source.rows:,} rows, but the rows of the {odd[0]} differ from those of {both}"
+        return f"each side has {self.source.rows:,} rows, and all three differ"
 
     @property
     def document(self) -> dict[str, Any]:

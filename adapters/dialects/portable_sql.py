@@ -203,7 +203,7 @@ class _Translator:
 
     def _null_test(self, node) -> _Term:  # type: ignore[no-untyped-def]
         if type(node.expression).__name__ != "Null":
-            raise NotPortableError("IS with something else than NULL")
+            raise NotPortableError("IS with something other than NULL")
         return _Term(f"({self.term(node.this).sql} IS NULL)", ValueSort.BOOL)
 
     # -- comparisons -------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class _Translator:
         if self._grammar.like_ignores_case:
             raise NotPortableError("LIKE ignores the case of letters at the source")
         if value.sort is not ValueSort.TEXT or pattern.sort is not ValueSort.LITERAL or "\\" in pattern.sql:
-            raise NotPortableError("LIKE with something else than a column and a plain pattern")
+            raise NotPortableError("LIKE with something other than a column and a plain pattern")
         return _Term(f"{self._require_exact(value).sql} LIKE {pattern.sql}", ValueSort.BOOL)
 
     # -- arithmetic -------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class _Translator:
     def _remainder(self, node) -> _Term:  # type: ignore[no-untyped-def]
         left, right = self.term(node.left), self.term(node.right)
         if left.kind is not Kind.INT or not right.sql.isdigit():
-            raise NotPortableError("a remainder of something else than whole numbers")
+            raise NotPortableError("a remainder of something other than whole numbers")
         return _Term(f"{left.sql} % {right.sql}", ValueSort.NUMBER)
 
     # -- text ------------------------------------------------------------------------------------------------------

@@ -93,5 +93,5 @@ def _find_table(name: str, known: Seq[TableSchema], place: str, elsewhere: Seq[s
     names_known = sorted({*(s.qualified_name for s in known), *elsewhere})
     raise ConfigError(
         f"{place}: there is no table {name}{suggest_nearest(name, names_known)}",
-        hint=f"captured are {', '.join(names_known[:12]) or 'none'}",
+        hint=f"captured tables: {', '.join(names_known[:12]) or 'none'}",
     )

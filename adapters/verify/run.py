@@ -331,7 +331,7 @@ class _Run:
                 if missing := next((t for t in self.uncaptured if _is_chosen_by(pattern, t.name)), None):
                     raise ConfigError(uncaptured_problem(missing.name, missing.obstacle))
                 known = sorted(s.qualified_name for s in every)
-                hint = f"compared can be: {', '.join(known[:12])}"
+                hint = f"tables that can be compared: {', '.join(known[:12])}"
                 raise ConfigError(f"no table is named {pattern!r}{suggest_nearest(pattern, known)}", hint=hint)
         return not patterns or any(_is_named_by(schema, pattern) for pattern in patterns)
 

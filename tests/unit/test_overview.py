@@ -171,7 +171,7 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
                 HEALTHY,
                 source=SourceView(tables=(replace(SOURCE.tables[0], blocked_s=600.0),), blocked_by="session 7"),
             ),
-            "main.orders waits for a transaction open for 600 s; open are session 7",
+            "main.orders waits for a transaction open for 600 s; open: session 7",
         ),
     ],
 )

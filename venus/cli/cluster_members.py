@@ -419,7 +419,7 @@ def _find_remaining_replicas(coordinator: EtcdCoordinator, names: list[str], bro
     for name in names:
         known = coordinator.read(name)
         if known is not None and broker in {member.broker for member in known.in_sync}:
-            waiting.append(f"{name}: the leader has not let broker {broker} go yet")
+            waiting.append(f"{name}: the leader has not removed broker {broker} yet")
     return waiting
 
 

@@ -334,7 +334,7 @@ def capture_problems(overview: Overview) -> list[str]:
     blockers = [t for t in overview.source.tables if t.blocked_s > limit]
     found = [f"source -> broker: {t.name} waits for a transaction open for {t.blocked_s:.0f} s" for t in blockers]
     if blockers and overview.source.blocked_by:
-        found[-1] += f"; open are {overview.source.blocked_by}"
+        found[-1] += f"; open: {overview.source.blocked_by}"
     has_ended = overview.fall_back is not None and overview.fall_back.problem
     if not broker.producer:
         found += [no_capture_problem(broker)] if not has_ended else []

@@ -82,7 +82,7 @@ def retry(
 def skip(
     ctx: typer.Context,
     ids: Annotated[list[int], typer.Argument(metavar="ID", help="The ids, as `venus quarantine list` shows them.")],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the change.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason; it is stored with the change.")],
     target: TargetOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,

@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 ENGINES = ("auto", "local", "spark")
 EngineOption = Annotated[
-    str, typer.Option("--engine", metavar="|".join(ENGINES), help="The engine that moves the rows: processes here, or Spark.")
+    str, typer.Option("--engine", metavar="|".join(ENGINES), help="Engine that moves rows: processes here, or Spark.")
 ]
 
 
@@ -287,7 +287,7 @@ def submit(
     ] = "",
     pex: Annotated[
         Path | None,
-        typer.Option("--pex", metavar="FILE", help="The package that the nodes run; omit it if VENUS is installed on them."),
+        typer.Option("--pex", metavar="FILE", help="Package for the nodes; omit it if VENUS is installed on them."),
     ] = None,
     option: Annotated[
         list[str] | None,

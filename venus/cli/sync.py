@@ -72,7 +72,7 @@ TargetsOption = Annotated[
 
 SyncEngineOption = Annotated[
     str,
-    typer.Option("--engine", metavar="local|spark", help="The engine that applies changes: this process, or Spark."),
+    typer.Option("--engine", metavar="local|spark", help="Engine that applies changes: this process, or Spark."),
 ]
 
 

@@ -272,7 +272,7 @@ def _find_table(table: str, known: Seq[TableSchema], place: str, elsewhere: Seq[
     names_known = sorted({*(s.qualified_name for s in known), *elsewhere})
     raise ConfigError(
         f"{place}: there is no table {table}{suggest_nearest(table, names_known)}",
-        hint=f"captured are {', '.join(names_known[:12]) or 'none'}",
+        hint=f"captured tables: {', '.join(names_known[:12]) or 'none'}",
     )
 
 

@@ -132,7 +132,7 @@ def _narrow(known: Range | None, term: Term, column: Column, schema: TableSchema
         raise PredicateRefused(
             f"character {term.at}: {column.name} is {column.source_type or column.type.kind.name.lower()}, which "
             "databases do not compare alike",
-            hint=f"possible are {column.name} IS NULL and IS NOT NULL",
+            hint=f"allowed: {column.name} IS NULL and IS NOT NULL",
         )
     if term.sign not in ("=", "in") and sort in UNORDERED:
         raise PredicateRefused(f"character {term.at}: {column.name} is a {sort.value}, which has no order: use = or IN")

@@ -127,7 +127,7 @@ TEXT_CHARS_MAX = 10_000
 VALUES_MAX = 1000
 DIGITS_MAX = 300
 
-_POSSIBLE = "possible are =, <, <=, >, >=, BETWEEN, IN (...), IS NULL and IS NOT NULL of single columns, joined by AND"
+_POSSIBLE = "allowed: =, <, <=, >, >=, BETWEEN, IN (...), IS NULL and IS NOT NULL of single columns, joined by AND"
 _COMPARISONS = ("=", "<", "<=", ">", ">=")
 _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NO_COLUMN = frozenset({"and", "between", "false", "in", "is", "like", "not", "null", "or", "true"})
@@ -174,7 +174,7 @@ class _Parser:
         """Raise PredicateRefused unless everything was read."""
         word = self._word
         if word.key == "or":
-            raise self._refusal(word, "OR joins two ranges into something that is none", hint=_or_hint())
+            raise self._refusal(word, "OR joins two ranges into something that is not a range", hint=_or_hint())
         if word.sort != "end":
             raise self._refusal(word, f"{word.text!r} where AND or the end was expected")
 
@@ -198,7 +198,7 @@ class _Parser:
     def _term(self) -> tuple[Term, ...]:
         word = self._word
         if word.key == "not":
-            raise self._refusal(word, "NOT turns a range into something that is none")
+            raise self._refusal(word, "NOT turns a range into something that is not a range")
         if self._is_constant():
             return (self._reversed_term(),)
         column = self._column()

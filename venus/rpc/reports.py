@@ -108,7 +108,7 @@ def check(report: broker_pb2.AdapterReport) -> None:
     if len(report.tables) > TABLES_MAX:
         raise ProtocolError(f"a report names {len(report.tables):,} tables, at most {TABLES_MAX} are taken")
     if len(report.cut_over) > limits.REPORTED_MOMENT_CHARS_MAX or not report.cut_over.isprintable():
-        raise ProtocolError("a report has too long or an unreadable moment of a cut-over")
+        raise ProtocolError("a report has a too long or unreadable time of a cut-over")
     for table in report.tables:
         if not 0 < len(table.name) <= NAME_CHARACTERS_MAX or max(map(len, _texts(table))) > REASON_CHARACTERS_MAX:
             raise ProtocolError(f"a report has no name or too long a text for table {table.table_id}")

@@ -52,7 +52,7 @@ class Resume:
         self.totals.add(chunk.rows)
         if chunk.end and chunk.totals != self.totals:
             expected = chunk.totals.rows if chunk.totals else 0
-            raise ProtocolError(f"a split of {expected} rows arrived with {self.totals.rows}, or with other ones")
+            raise ProtocolError(f"a split of {expected} rows arrived with {self.totals.rows}, or with different ones")
 
 
 class _ServerLost(Unavailable):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 #: The hops of a row's path.
 SOURCE, BROKER, TARGET = "source", "broker", "target"
 OTHER = "other"
-#: The lock of another session holds changes up.
+#: The lock of another session delays changes.
 WAITS = "table_waits"
 #: A switch between two databases was interrupted; the same command completes it.
 SWITCH = "switch_unfinished"
@@ -107,7 +107,7 @@ RULES = (
         hop="",
         pattern=r"^((?:source|target .+?): .+) is WAITING\b",
         min_duration_s=30.0,
-        description="the lock of another session holds changes up",
+        description="the lock of another session delays changes",
     ),
     AlarmKind(
         name="table_releasing",

@@ -171,7 +171,7 @@ def _read_option(
     elif name != "charset":
         raise ConfigError(
             f"[source] url: option {name} is unknown or has an invalid value",
-            hint=f"valid are {', '.join(_TLS)}, unix_socket, venus_zero_dates=refuse|null, venus_lock_timeout_s",
+            hint=f"valid: {', '.join(_TLS)}, unix_socket, venus_zero_dates=refuse|null, venus_lock_timeout_s",
         )
 
 

@@ -79,11 +79,11 @@ def test_every_property_of_a_table_besides_its_rows(goods: tuple[PostgresSource,
     assert sorted((o.what, o.name, o.reason) for o in schema.left_out) == [
         ("check constraint", "goods_name_check", needs_function),
         ("collation of column", "sorted", "the target sorts by its own default"),
-        ("default of column", "own", "it needs something of the application's own that is not carried"),
+        ("default of column", "own", "it needs an object of the application that is not carried"),
         (
             "exclusion constraint",
             "goods_during_excl",
-            "a row that is replaced would meet itself; add it after the cut-over",
+            "a replaced row would conflict with itself; add it after the cut-over",
         ),
         ("foreign key", "goods_other_fkey", "it becomes MATCH SIMPLE"),
         ("generated column", "twice", "its values are carried; the target does not compute it for new rows"),
@@ -108,7 +108,7 @@ def test_properties_that_a_domain_loses_are_listed(database: str) -> None:
     needs_function = "it needs function public.own(text), which is not carried"
     assert [(o.what, o.name, o.reason) for o in schema.left_out] == [
         ("collation of column", "w", "the target sorts by its own default"),
-        ("default of column", "gone", "it needs something of the application's own that is not carried"),
+        ("default of column", "gone", "it needs an object of the application that is not carried"),
         ("check constraint", "public.word.ours", needs_function),
         ("default of domain", "public.word", needs_function),
         ("collation of domain", "public.word", "the target sorts by its own default"),

@@ -110,7 +110,7 @@ def test_a_split_that_arrives_with_other_rows_is_refused(
     monkeypatch.setattr(reading, "RowTotals", OtherTotals)
     with SnapshotClient(broker.address) as snapshots:
         snapshot = snapshots.open(BUSINESS)
-        with pytest.raises(ProtocolError, match="a split of 1000 rows arrived with 1000, or with other ones"):
+        with pytest.raises(ProtocolError, match="a split of 1000 rows arrived with 1000, or with different ones"):
             list(snapshots.read_split(snapshot.snapshot_id, snapshot.splits[0]))
 
 

@@ -222,9 +222,9 @@ def test_a_newer_version_is_reported_and_stops_nothing() -> None:
     ("source", "full", "target", "says"),
     [
         ((5, 1), (5, 1), (4, 2), "source 5 rows, full data 5 rows, target 4 rows"),
-        ((5, 1), (5, 1), (5, 2), "5 rows, but those of the target are other ones than source and full data have"),
-        ((5, 2), (5, 1), (5, 1), "5 rows, but those of the source are other ones than full data and target have"),
-        ((5, 1), (5, 2), (5, 3), "5 rows, and each has other ones"),
+        ((5, 1), (5, 1), (5, 2), "5 rows, but the rows of the target differ from those of source and full data"),
+        ((5, 2), (5, 1), (5, 1), "5 rows, but the rows of the source differ from those of full data and target"),
+        ((5, 1), (5, 2), (5, 3), "5 rows, and all three differ"),
     ],
 )
 def test_a_difference_says_which_side_differs(

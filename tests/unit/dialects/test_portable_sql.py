@@ -82,7 +82,7 @@ def test_a_condition_with_the_same_meaning_is_translated(grammar: Grammar, text:
         (SQLITE, "day > 'soon'", "compared with"),
         (SQLITE, "ok = 2", "compared with 2"),
         (SQLITE, "own(n)", "no function own"),
-        (ORACLE, "OK is true", "something else than NULL"),
+        (ORACLE, "OK is true", "something other than NULL"),
         (MYSQL, "`state` like 'a\\\\_b'", "plain pattern"),
         (SQLITE, "abs(state) > 1", "not a number"),
     ],

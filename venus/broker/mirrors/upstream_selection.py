@@ -410,6 +410,6 @@ def build_away_alarm(away: AwayFromNearest, businesses: str, now: float) -> str:
     """Return the alarm for businesses that do not use the nearest set, with what to do."""
     do = _DO.get(away.kind, "it moves back by itself")
     return (
-        f"set {away.nearest} is the nearest above, and has not been used for {now - away.since:,.0f} s: {businesses} comes "
-        f"from set {away.at}; {explain_absence(away, now)}; {do}"
+        f"set {away.nearest} is the nearest above, and has not been used for {now - away.since:,.0f} s: {businesses} "
+        f"comes from set {away.at}; {explain_absence(away, now)}; {do}"
     )

@@ -119,7 +119,8 @@ def take_increments(
     for increment in arrived.increments:
         _take_increment(group, business, increment, arrived.sparse, store, at_us)
     if arrived.position > business.proposed.next_offset:
-        check_limit(f"{business.name}: the end of the skipped part", "offset", arrived.position, business.proposed.next_offset)
+        skipped = f"{business.name}: the end of the skipped part"
+        check_limit(skipped, "offset", arrived.position, business.proposed.next_offset)
         _skip_gap(group, business, arrived.position, arrived.sparse, store, at_us)
     return business.proposed.next_offset
 

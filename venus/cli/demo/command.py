@@ -86,7 +86,7 @@ def working_folder(folder: Path | None) -> Path:
         try:
             home.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"--folder {folder}: {error.strerror}", hint="name a folder that can be created") from None
+            raise ConfigError(f"--folder {folder}: {error.strerror}", hint="name another folder") from None
         if any(home.iterdir()):
             raise ConfigError(f"--folder {folder}: is not empty", hint="name a new one: the demo removes it in the end")
     home.chmod(0o755)

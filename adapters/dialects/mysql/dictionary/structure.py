@@ -116,7 +116,7 @@ def _add_left_out_columns(rows: Iterable[Row], made: Mapping[str, Column], found
             why = "its values are carried; the target does not compute it for new rows"
             found.left_out.append(LeftOut(what="generated column", name=name, definition=extra, reason=why))
         elif default not in (None, "", "NULL") and not made[name].default_sql and not made[name].identity:
-            why = "PostgreSQL has no certain equal"
+            why = "PostgreSQL has no certain equivalent"
             found.left_out.append(LeftOut(what="default of column", name=name, definition=str(default), reason=why))
         if "ON UPDATE" in upper:
             why = "PostgreSQL does that with a trigger"

@@ -107,9 +107,9 @@ OVERRIDES = (
         log_type=f"RAW({RAW_BYTES})",
         note="16 bytes; anything else is refused; in a key too",
     ),
-    _override("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses what is no JSON"),
+    _override("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses invalid JSON"),
     _override(
-        "json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses what is no JSON"
+        "json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses invalid JSON"
     ),
 )
 
@@ -140,7 +140,7 @@ def type_by_switch(type_map: Map[str, str], declared: OracleDeclaredType) -> str
     for name, to in type_map.items():
         switch = normalise_switch(name)
         if switch in SWITCHES and to not in (SWITCHES[switch], USUAL):
-            hint = f'possible is "{switch}" = "{SWITCHES[switch]}"'
+            hint = f'allowed: "{switch}" = "{SWITCHES[switch]}"'
             raise ConfigError(f"columns of type {switch} cannot be carried as {to!r}", hint=hint)
         if is_switch(switch) and switch_applies(switch, declared):
             return to
@@ -160,7 +160,7 @@ def find_mapping(declared: OracleDeclaredType, to: str, column: str = "") -> Ora
     encoded = [f"{ENCODED}ENCODING"] if declared.data_type in TEXT_SWITCHES else []
     known = ", ".join([*(way.to for way in ways), *encoded, USUAL])
     where = f"column {column}: " if column else ""
-    raise ConfigError(f"{where}{declared.sql_type} cannot be carried as {to!r}", hint=f"possible are {known}")
+    raise ConfigError(f"{where}{declared.sql_type} cannot be carried as {to!r}", hint=f"allowed: {known}")
 
 
 #: A text of at most this many characters has at most RAW_BYTES in any character set.

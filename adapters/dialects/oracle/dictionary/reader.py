@@ -251,7 +251,7 @@ class OracleDictionary:
             if not fitting and is_switch(switch):
                 raise ConfigError(f"--type-map {name}: no captured table has a column of type {switch}")
             if not fitting:
-                hint = "captured are " + ", ".join([at.qualified_name for at in included][:12])
+                hint = "captured tables: " + ", ".join([at.qualified_name for at in included][:12])
                 raise ConfigError(f"--type-map {name}: {self._describe_unknown_column(name, included)}", hint=hint)
         return found
 

@@ -30,7 +30,7 @@ _CLOCK = re.compile(
 )
 _NOT_VALIDATED = "NOT VALIDATED"
 _NOT_UNIQUE = "older rows may violate it (ENABLE NOVALIDATE), and PostgreSQL has no such constraint"
-_ROWS_LOST = "PostgreSQL has no certain equal"
+_ROWS_LOST = "PostgreSQL has no certain equivalent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

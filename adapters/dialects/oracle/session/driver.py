@@ -274,7 +274,7 @@ def _own_options(url: sa.URL) -> tuple[sa.URL, OracleOptions]:
     own = {k: str(v) for k, v in url.query.items() if k.startswith("venus_")}
     # venus_rac has no effect any more: the sequence is never ordered
     if unknown := own.keys() - {"venus_schemas", "venus_rac", "venus_watch", "venus_triggers"}:
-        hint = "valid are venus_schemas=A,B, venus_watch=schema|database"
+        hint = "valid: venus_schemas=A,B, venus_watch=schema|database"
         raise ConfigError(f"[source] url: no option {sorted(unknown)[0]}", hint=hint)
     if own.get("venus_triggers", "rows") != "rows":
         hint = (

@@ -88,8 +88,8 @@ def find_uncarried_columns(
 def _type_remedy(found: PgType) -> str:
     """Return how an operator provides a type that VENUS does not create."""
     if found.extension:
-        return f"of an extension: make it at the target before (CREATE EXTENSION {found.extension})"
-    return "neither an enum nor a domain: make it at the target before (CREATE TYPE)"
+        return f"of an extension: create it at the target first (CREATE EXTENSION {found.extension})"
+    return "neither an enum nor a domain: create it at the target first (CREATE TYPE)"
 
 
 def used_types(columns: Iterable[Row], own: Mapping[int, UsedType], types: Mapping[int, PgType]) -> list[UsedType]:
@@ -196,7 +196,7 @@ def _add_check(structure: PostgresStructure, row: Row) -> None:
     if definition is None:
         return  # dropped since the snapshot
     if sort == "x":
-        why = "a row that is replaced would meet itself; add it after the cut-over"
+        why = "a replaced row would conflict with itself; add it after the cut-over"
         structure.left_out.append(LeftOut(what="exclusion constraint", name=name, definition=definition, reason=why))
     elif uses:
         structure.left_out.append(_missing_object("check constraint", name, definition, uses))
@@ -213,7 +213,7 @@ def _add_check(structure: PostgresStructure, row: Row) -> None:
 
 def _child_table(child: str, parent: str) -> LeftOut:
     why = (
-        f"a query of {parent} does not see its rows at the target; capture both, and behind the load run there"
+        f"a query of {parent} does not see its rows at the target; capture both, and after the load run there"
         f" ALTER TABLE {child} INHERIT {parent}"
     )
     return LeftOut(what=CHILD_TABLE, name=child, definition=f"INHERITS ({parent})", reason=why)
@@ -279,7 +279,7 @@ def columns_left_out(
             why = "its values are carried; the target does not compute it for new rows"
             found.append(LeftOut(what="generated column", name=name, definition=default, reason=why))
         elif default and not column.default_sql and not column.identity:
-            why = "it needs something of the application's own that is not carried"
+            why = "it needs an object of the application that is not carried"
             found.append(LeftOut(what="default of column", name=name, definition=default, reason=why))
     return [*structure.left_out, *found]
 

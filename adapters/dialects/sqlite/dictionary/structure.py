@@ -115,7 +115,7 @@ def _columns_left_out(rows: Seq[ColumnRow]) -> list[LeftOut]:
                     what="default of column",
                     name=row.name,
                     definition=row.default,
-                    reason="PostgreSQL has no certain equal",
+                    reason="PostgreSQL has no certain equivalent",
                 )
             )
     return found
