@@ -50,7 +50,7 @@ class _Owed:
     said_at: float = field(default_factory=time.monotonic)
     is_saying: bool = False
 
-    async def give_back(self, seen: _Progress) -> None:
+    async def return_credit(self, seen: _Progress) -> None:
         """Give it back, and acknowledge; not while that is being said."""
         if self.is_saying:
             return
@@ -89,18 +89,18 @@ async def _subscribe(
         owed.taken += frame.price
         seen.changed.set()
         if owed.taken >= credit_bytes // 2 or (owed.taken and now - owed.said_at > SAY_EVERY_S):
-            await owed.give_back(seen)
+            await owed.return_credit(seen)
     raise ConnectionError(f"the stream of {group} has ended: {await call.details()}")
 
 
-async def _give_back(seen: _Progress) -> None:
+async def _return_overdue_credit(seen: _Progress) -> None:
     """Give back what is owed for long: a broker may wait for it, and send nothing before."""
     while True:
         await asyncio.sleep(SAY_EVERY_S / 4)
         due = time.monotonic() - SAY_EVERY_S
         for owed in list(seen.owed):
             if owed.taken and owed.said_at < due:
-                await owed.give_back(seen)
+                await owed.return_credit(seen)
 
 
 async def _watch(
@@ -113,7 +113,7 @@ async def _watch(
         channels = [
             await stack.enter_async_context(_channel(addresses[n % len(addresses)])) for n in range(-(-count // on_one))
         ]
-        tasks = [group.create_task(_give_back(seen))]
+        tasks = [group.create_task(_return_overdue_credit(seen))]
         for n in range(count):
             while seen.opened < n - OPENING_MAX:
                 await _change(seen)

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from venus.codec.arrow_rows import CHANGE_FIELDS, COMMITTED, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, gone_before
+from venus.codec.arrow_rows import CHANGE_FIELDS, COMMITTED, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, deletion_floor
 from venus.codec.batch import TableChanges, decode
 from venus.codec.stored_rows import FullRows
 from venus.errors import OffsetTrimmed, ProtocolError, VenusError
@@ -381,7 +381,7 @@ def section_batch(
         COMMITTED: pa.repeat(pa.scalar(committed_at_us, CHANGE_FIELDS[4].type), count),
     }
     if section.kind is not ChangeKind.CHANGES:
-        before = gone_before(section, sequence)
+        before = deletion_floor(section, sequence)
         if before is None:
             return None
         return wanted.marker(own | {DELETED: pa.array([True]), GONE_BEFORE: pa.array([int(before)], pa.int64())})

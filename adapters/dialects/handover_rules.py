@@ -67,7 +67,7 @@ def find_handover_obstacles(known: TableSchema, here: TableSchema | None) -> Ite
         now_column = there.get(column.name)
         if now_column is None:
             yield f"{known.qualified_name} has no column {column.name} in the new database"
-        elif not has_same_values(column.type, now_column.type, is_other_kind=is_other_kind):
+        elif not can_exchange_values(column.type, now_column.type, is_other_kind=is_other_kind):
             yield (
                 f"{known.qualified_name}.{column.name} is {now_column.source_type} in the new database and "
                 f"{column.source_type} in the old one"
@@ -85,7 +85,7 @@ _WITHOUT_LIMIT = (Kind.BYTES, Kind.INTERVAL, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 _JSON_TEXT = ("", "json")
 
 
-def has_same_values(one: LogicalType, other: LogicalType, *, is_other_kind: bool) -> bool:
+def can_exchange_values(one: LogicalType, other: LogicalType, *, is_other_kind: bool) -> bool:
     """Return whether rows can travel between columns of these types in both directions. Pure.
 
     Databases of different kinds do not have the same limits of every type. The one that has one checks each value.
@@ -119,4 +119,4 @@ def _is_same_column(one: Column, other: Column, *, is_other_kind: bool) -> bool:
     """Return whether two descriptions are of the same column."""
     if one.name != other.name or (one.nullable != other.nullable and not is_other_kind):
         return False
-    return has_same_values(one.type, other.type, is_other_kind=is_other_kind)
+    return can_exchange_values(one.type, other.type, is_other_kind=is_other_kind)

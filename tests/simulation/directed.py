@@ -119,7 +119,7 @@ class _EventTap:
 
         network.send = tap  # type: ignore[method-assign, assignment]
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Deliver the first recorded reply."""
         self._holds = False
         self._target.take(self.kept[0])
@@ -204,7 +204,7 @@ def _answer_of_an_older_term(world: World) -> Script:
     c.step(m.HandOverRequest(to=a.me))
     yield lambda: a.replica.leads and b.replica.known is not None and b.replica.known.leader == a.me
     yield lambda: b.disk.content.end == late.first
-    tap.let_go()
+    tap.release()
     yield 0.5
 
 
@@ -216,7 +216,7 @@ def _late_diverge(world: World) -> Script:
     world.network.cut.clear()
     yield lambda: bool(tap.kept) and b.me in world.coordinator.record.in_sync
     yield 0.5
-    tap.let_go()
+    tap.release()
     yield 0.5
 
 
@@ -233,7 +233,7 @@ def _late_trimmed(world: World) -> Script:
     world.network.cut.clear()
     yield lambda: bool(tap.kept) and b.me in world.coordinator.record.in_sync
     yield 0.5
-    tap.let_go()
+    tap.release()
     yield 0.5
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import subscribers
-from bench.subscribers import _give_back, _Owed, _Progress
+from bench.subscribers import _return_overdue_credit, _Owed, _Progress
 from venus.wire import broker_pb2
 
 
@@ -29,7 +29,7 @@ def test_credit_is_returned_without_another_frame(monkeypatch: pytest.MonkeyPatc
         call: Any = Call()
         seen = _Progress([70], [[70]], [[0.0]])
         seen.owed.append(_Owed(call, 0, taken=5000))
-        task = asyncio.create_task(_give_back(seen))
+        task = asyncio.create_task(_return_overdue_credit(seen))
         async with asyncio.timeout(60):
             while not call.frames:
                 await asyncio.sleep(0.01)

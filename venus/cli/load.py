@@ -300,15 +300,15 @@ def run_first_fill(settings: Settings, steps: Steps, overlap: OverlappedLoad | N
     def report(found: Any) -> None:
         for fill in found.fills:
             steps.update(fill.table, fill.rows_done, fill.rows_estimate)
-        look_at_load(overlap, found.fills, steps)
+        start_load_if_due(overlap, found.fills, steps)
 
     return dict(run_capture_fill(settings, threading.Event(), report).rows)
 
 
-def look_at_load(overlap: OverlappedLoad | None, tables: Iterable[TableRead], steps: Steps) -> None:
+def start_load_if_due(overlap: OverlappedLoad | None, tables: Iterable[TableRead], steps: Steps) -> None:
     """Start the load beside the read if it is due, and show its progress."""
     if overlap is not None:
-        overlap.look(tables)
+        overlap.start_if_due(tables)
         if overlap.progress.rows:
             steps.update(f"target {overlap.target}", overlap.progress.rows, title="loading")
 
@@ -322,7 +322,7 @@ def wait_for_fill(settings: Settings, steps: Steps, overlap: OverlappedLoad | No
             tables = source.registry.read_registered_tables()
             for t in tables:
                 steps.update(t.schema.qualified_name, t.fill.rows_done, t.fill.rows_estimate)
-            look_at_load(overlap, [t.fill for t in tables], steps)
+            start_load_if_due(overlap, [t.fill for t in tables], steps)
             if all(t.is_read or t.state != ACTIVE for t in tables):  # tables in other states wait for an operator
                 return {t.schema.qualified_name: t.fill.rows_done for t in tables}
             time.sleep(POLL_S)

@@ -345,7 +345,7 @@ class TargetLoop:
                 raise LoadStopped
             if overlap is not None and time.monotonic() >= looked_at + FILL_LOOK_S:
                 with suppress(DatabaseUnavailable):  # capture waits for it as well
-                    overlap.look([table.fill for table in read_captured_tables(self._settings)])
+                    overlap.start_if_due([table.fill for table in read_captured_tables(self._settings)])
                 events.on_progress(overlap.progress)
                 looked_at = time.monotonic()
 

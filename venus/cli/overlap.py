@@ -137,7 +137,7 @@ class OverlappedLoad:
             self._watch = threading.Thread(target=self._supervise, name="venus-overlap", daemon=True)
             self._watch.start()
 
-    def look(self, tables: Iterable[TableRead]) -> None:
+    def start_if_due(self, tables: Iterable[TableRead]) -> None:
         """Start the load if it is due."""
         if self._watch is None and is_overlap_due(tables, self._settings.apply.overlap_rows_min):
             self.start()

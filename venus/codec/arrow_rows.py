@@ -232,7 +232,7 @@ CHANGE_FIELDS = (
 )
 
 
-def gone_before(section: TableChanges, sequence: int) -> Sequence | None:
+def deletion_floor(section: TableChanges, sequence: int) -> Sequence | None:
     """Return the sequence below which a marker removes rows; None if it removes none."""
     if section.kind is ChangeKind.TRUNCATE:
         return Sequence(sequence)

@@ -139,12 +139,12 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
                 chunk = self._arrived.popleft()
                 if not isinstance(chunk, broker_pb2.SnapshotChunk):
                     raise ProtocolError("an increment came before the end of the full data")
-                self._give_back(cost(chunk))
+                self._return_credit(cost(chunk))
             found = decode_chunk(chunk.body)
             totals.add(found.rows)
             if found.end:
                 if found.totals != totals:
-                    raise ProtocolError(f"a split of the full data arrived with {totals.rows} rows, or with other ones")
+                    raise ProtocolError(f"a split of the full data arrived with {totals.rows} or different rows")
                 totals = RowTotals()
             self._splits_left -= found.end
             yield found
@@ -172,7 +172,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
                     if arrival.state in _IN_THE_QUEUE:
                         self._position = arrival.base_offset + arrival.count
             self._arrived.clear()
-            self._give_back(sum(map(cost, taken)))
+            self._return_credit(sum(map(cost, taken)))
             return taken
 
     @property
@@ -224,7 +224,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
             self._check()
         return True
 
-    def _give_back(self, nbytes: int) -> None:
+    def _return_credit(self, nbytes: int) -> None:
         self._taken_bytes += nbytes
         if self._credit_due():
             self._wake()

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from venus.codec.arrow_rows import CHANGE_FIELDS, SEQUENCE, ArrowShape, gone_before
+from venus.codec.arrow_rows import CHANGE_FIELDS, SEQUENCE, ArrowShape, deletion_floor
 from venus.codec.batch import TableChanges
 from venus.errors import ConfigError, Refused
 from venus.model import ChangeKind, TableSchema
@@ -177,7 +177,7 @@ def changes_batch(
     count = section.count
     moments = pa.repeat(pa.scalar(committed_at_us, CHANGE_FIELDS[4].type), count)
     if section.kind is not ChangeKind.CHANGES:
-        before = gone_before(section, sequence)
+        before = deletion_floor(section, sequence)
         if before is None:
             return None
         own = [pa.array([offset]), pa.array([sequence]), pa.array([True]), pa.array([before]), moments]

@@ -68,7 +68,7 @@ def test_a_session_that_locks_a_table_with_changes_is_reported_to_the_broker(
     with running(shop_settings):
         until_equal(shop, broker)
     shop.write_alike()
-    let_go = lock()
+    release = lock()
     with running(shop_settings) as adapter:
         (said,) = eventually(lambda: problems(broker))
         assert said.startswith("source: public.customer is WAITING (for a lock of session ")
@@ -77,7 +77,7 @@ def test_a_session_that_locks_a_table_with_changes_is_reported_to_the_broker(
         assert classify_sentence(said)[0].name == "table_waits"
         assert said in business_status(broker.address).alarms
         assert [p for p in read_overview(shop_settings).problems if p == said]
-        let_go()
+        release()
         until_equal(shop, broker)
         eventually(lambda: not problems(broker))
     assert adapter.reports[-1].connections == 1
@@ -89,12 +89,12 @@ def test_status_does_not_wait_for_locks_and_names_what_they_hide(
 ) -> None:
     shop.fill(5)
     shop.install(shop_settings)
-    let_go = lock()
+    release = lock()
     began = time.monotonic()
     found = read_source(shop_settings)
     assert (found.error, found.busy) == ("", ""), "nothing that a lock on a captured table hides is read"
     assert sum(table.log_rows for table in found.tables) == 0
-    let_go()
+    release()
     shop.write_alike()
     logs = [f"venus.l_{table.table_id:05}" for table in found.tables]
     with closing(psycopg2.connect(shop.url.replace("+psycopg2", ""))) as capture:
@@ -118,7 +118,7 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_one_is_paused(
     with running(shop_settings):
         until_equal(shop, broker)
     shop.write_alike()
-    let_go = lock()
+    release = lock()
     with running(shop_settings):
         eventually(lambda: problems(broker))
         assert not have_other_tables_arrived(shop, broker)
@@ -128,7 +128,7 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_one_is_paused(
             )
             operator.registry.set_table_state(number, "PAUSED", "by hand")
             eventually(lambda: have_other_tables_arrived(shop, broker))
-            let_go()
+            release()
             operator.registry.set_table_state(number, "ACTIVE", "")
         until_equal(shop, broker)
 
@@ -149,7 +149,7 @@ def test_a_locked_table_during_its_fill_delays_no_other_table(
                     t.schema.table_id for t in operator.registry.read_registered_tables() if t.schema.name == "customer"
                 )
             )
-    let_go = lock()
+    release = lock()
     with running(shop_settings) as adapter:
         for n in range(3):
             shop.run(f"UPDATE line SET amount = {n} WHERE order_no = 1")
@@ -157,7 +157,7 @@ def test_a_locked_table_during_its_fill_delays_no_other_table(
         eventually(lambda: any("customer is WAITING" in said for said in problems(broker)))
         shop.run("UPDATE line SET amount = 7 WHERE order_no = 2")
         eventually(lambda: have_other_tables_arrived(shop, broker))
-        let_go()
+        release()
         until_equal(shop, broker)
         eventually(lambda: not problems(broker))
     assert adapter.reports[-1].connections == 1

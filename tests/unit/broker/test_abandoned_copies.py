@@ -53,7 +53,7 @@ class _BlockingCall:
         self.entered.set()
         assert self._go.wait(engines.WAIT_S)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._go.set()
 
 
@@ -124,7 +124,7 @@ def test_a_copy_whose_replica_disconnects_before_it_is_made_is_released(
         call = asyncio.create_task(service.Copy(_request(), line))
         await _wait_until(made.entered.is_set)
         await _hang_up(call)
-        made.let_go()
+        made.release()
         await _wait_until(lambda: [users for _, users in copies.active_copies()] == [0])
         assert not line.frames
 
@@ -155,7 +155,7 @@ def test_a_copy_is_released_only_after_its_last_reader(
         for _ in range(10):  # turns of the loop, enough for all callbacks that run at once
             await asyncio.sleep(0)
         is_done = call.done()
-        reading.let_go()
+        reading.release()
         assert not is_done
         await _wait_until(lambda: [users for _, users in copies.active_copies()] == [0])
         with suppress(asyncio.CancelledError):

@@ -31,7 +31,7 @@ class SlowSnapshots:
         assert self.go.wait(WAIT_S)
         return broker_pb2.Snapshot(snapshot_id="one")
 
-    def let_go(self, snapshot: broker_pb2.Snapshot) -> None:
+    def release(self, snapshot: broker_pb2.Snapshot) -> None:
         assert snapshot.snapshot_id == "one"
         self.closed.set()
 

@@ -29,10 +29,10 @@ class StuckCoordinator(MemoryCoordinator):
 
     def __init__(self, cluster: MemoryCluster) -> None:
         super().__init__(cluster, lease_s=LEASE_S)
-        self.let_go = threading.Event()
+        self.may_answer = threading.Event()
 
     def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
-        self.let_go.wait(60)
+        self.may_answer.wait(60)
         return super().swap(before, after)
 
 
@@ -68,7 +68,7 @@ def test_a_swap_that_is_not_answered_does_not_cost_the_lease() -> None:
         thread.publish(LiveBroker(member=ME.member, address="a:1", unhealthy="its disk is slow"))
         eventually(lambda: coordinator.brokers()[0].unhealthy == "its disk is slow")
     finally:
-        coordinator.let_go.set()
+        coordinator.may_answer.set()
         thread.stop()
 
 

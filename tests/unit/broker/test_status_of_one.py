@@ -60,7 +60,7 @@ def test_installations_of_other_businesses_are_left_out(business: str, shown: li
     )
     shared: Any = None
     found = status()
-    ReplicationStatus("cluster", host, shared, coordination, lambda: installing, WELL).lay_over(found, business)
+    ReplicationStatus("cluster", host, shared, coordination, lambda: installing, WELL).add_to_status(found, business)
 
     assert [one.business for one in found.installations] == shown
     assert [OTHER in text for text in found.alarms] == [name == OTHER for name in shown]
@@ -110,7 +110,7 @@ def test_each_part_of_the_status_gets_the_requested_business(business: str) -> N
     def add(_: broker_pb2.BrokerStatus, business: str = "") -> None:
         asked.append(business)
 
-    adds: Any = SimpleNamespace(lay_over=add)
+    adds: Any = SimpleNamespace(add_to_status=add)
     network: Any = SimpleNamespace(add_to_status=add)
     service = ServiceStatus(core)
     service.replication = service.traffic = adds
@@ -129,7 +129,7 @@ def test_unusable_records_of_other_businesses_are_left_out(business: str, shown:
     )
     shared: Any = None
     found = status()
-    ReplicationStatus("cluster", host, shared, coordination, lambda: (), WELL).lay_over(found, business)
+    ReplicationStatus("cluster", host, shared, coordination, lambda: (), WELL).add_to_status(found, business)
 
     said = " ".join(found.alarms)
     assert "/brokers/b" in said
@@ -187,9 +187,10 @@ def test_the_load_of_all_brokers_is_shown_and_a_broker_counts_its_own() -> None:
     coordination: Any = SimpleNamespace(unreachable="", invalid=())
     found = broker_pb2.BrokerStatus()
     shared: Any = None
-    ReplicationStatus("cluster", host_of(live, records), shared, coordination, lambda: (), WELL).lay_over(found, OWN)
+    replication = ReplicationStatus("cluster", host_of(live, records), shared, coordination, lambda: (), WELL)
+    replication.add_to_status(found, OWN)
     assert not found.brokers, "a role for one business does not show how many brokers there are"
-    ReplicationStatus("cluster", host_of(live, records), shared, coordination, lambda: (), WELL).lay_over(found)
+    replication.add_to_status(found)
 
     assert [(one.broker, one.site, one.leads, one.follows, one.reported) for one in found.brokers] == [
         ("a", "east", 2, 1, True),

@@ -8,7 +8,7 @@ import pytest
 
 from venus.adapters.dialects.handover_rules import (
     find_handover_obstacles,
-    has_same_values,
+    can_exchange_values,
     next_version,
     version_to_follow,
 )
@@ -70,9 +70,9 @@ def test_a_change_of_columns_since_the_cut_is_carried_with_the_rows() -> None:
     ],
 )
 def test_types_whose_values_can_be_carried_in_both_directions(one: LogicalType, other: LogicalType, same: bool) -> None:
-    assert has_same_values(one, other, is_other_kind=True) is same
-    assert has_same_values(other, one, is_other_kind=True) is same
-    assert not has_same_values(one, other, is_other_kind=False)
+    assert can_exchange_values(one, other, is_other_kind=True) is same
+    assert can_exchange_values(other, one, is_other_kind=True) is same
+    assert not can_exchange_values(one, other, is_other_kind=False)
 
 
 def test_obstacles_of_a_handover_are_named() -> None:

@@ -107,7 +107,7 @@ def test_a_report_that_is_too_large_or_unreadable_is_refused_and_not_kept(wrong:
         reports.record("b", SOURCE, report, 1)
 
     entry = broker_pb2.BusinessStatus(business="b")
-    reports.lay_over(entry, 1)
+    reports.add_to_status(entry, 1)
     assert not entry.alarms
     assert not entry.HasField("source")
 
@@ -131,7 +131,7 @@ def test_reports_become_alarms_after_the_brokers_own() -> None:
     reports.record("other", SOURCE, encode(AdapterCondition(paused=True)), 7)
     entry = status("b/eu", "b/us")
 
-    reports.lay_over(entry, 10)
+    reports.add_to_status(entry, 10)
 
     assert list(entry.alarms) == [
         "its own",
@@ -151,14 +151,14 @@ def test_the_report_of_an_adapter_that_left_is_dated_until_it_is_repeated() -> N
     reports.record_disconnect("b", "b/eu", 5 * SECOND_US)
     reports.record_disconnect("b", "b/eu", 6 * SECOND_US)
     entry = status("b/eu")
-    reports.lay_over(entry, 65 * SECOND_US)
+    reports.add_to_status(entry, 65 * SECOND_US)
 
     assert "(as it was 60 s ago: its adapter has been away since)" in entry.alarms[-1]
     assert entry.consumers[0].reported.reported_at_us == SECOND_US
 
     reports.record("b", "b/eu", report, 70 * SECOND_US)
     entry = status("b/eu")
-    reports.lay_over(entry, 71 * SECOND_US)
+    reports.add_to_status(entry, 71 * SECOND_US)
     assert "ago" not in entry.alarms[-1]
 
 
@@ -168,10 +168,10 @@ def test_removed_groups_are_forgotten_and_a_new_one_is_not() -> None:
     reports.record("b", "b/gone", paused, 1)
     reports.record_disconnect("b", "b/gone", 2)
     reports.record("b", "b/new", paused, 3)  # after the engine's part of the status was built
-    reports.lay_over(status(), 4)
+    reports.add_to_status(status(), 4)
 
     entry = status("b/gone", "b/new")
-    reports.lay_over(entry, 5)
+    reports.add_to_status(entry, 5)
 
     assert [c.HasField("reported") for c in entry.consumers] == [False, True]
 
@@ -183,12 +183,12 @@ def test_the_number_of_remembered_adapters_is_limited() -> None:
     found = []
     for number in (0, 1, REPORTS_MAX):
         entry = broker_pb2.BusinessStatus(business=f"b{number}")
-        reports.lay_over(entry, 1)
+        reports.add_to_status(entry, 1)
         found.append(entry.HasField("source"))
     assert found == [False, True, True]
     reports.forget_business("b1")
     entry = broker_pb2.BusinessStatus(business="b1")
-    reports.lay_over(entry, 1)
+    reports.add_to_status(entry, 1)
     assert not entry.HasField("source")
 
 

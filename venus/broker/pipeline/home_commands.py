@@ -324,10 +324,10 @@ class Forgetting:
             raise
         self._catalogue.finish_forgetting(business)
         with self._guard():
-            give_back(self._store, found)
+            free_space(self._store, found)
 
 
-def give_back(store: Store, business: Business) -> None:
+def free_space(store: Store, business: Business) -> None:
     """Compact the key ranges of a removed business to free their space."""
     start, stop = _key_range(business)
     for family in _NUMBERED:

@@ -209,6 +209,6 @@ class FullDataService:
         """End the lease of a snapshot."""
         self._snapshots.close(snapshot_id)
 
-    def let_go(self, snapshot: broker_pb2.Snapshot) -> None:
+    def release(self, snapshot: broker_pb2.Snapshot) -> None:
         """End the lease that `open` returned."""
         self.close(snapshot.snapshot_id)

@@ -37,7 +37,7 @@ class ReplicationStatus:
         self._installing, self._health = installing, health
         self._host, self._shared, self._coordination = host, shared, coordination
 
-    def lay_over(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
+    def add_to_status(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
         """Add the cluster, each business's replicas and their problems, for one business or for all."""
         status.cluster, status.broker_id = self._name, self._host.me.member.broker
         if self._coordination.unreachable:

@@ -63,7 +63,7 @@ class AlarmMonitor:
         self._lock = threading.Lock()
         self._last: list[tuple[str, str]] = []
 
-    def lay_over(self, status: broker_pb2.BrokerStatus) -> None:
+    def add_to_status(self, status: broker_pb2.BrokerStatus) -> None:
         """Add the broker's own conclusions and unreachable recipients to the alarms of a status."""
         with self._lock:
             since = self._alarm_starts()
@@ -76,7 +76,8 @@ class AlarmMonitor:
                     by_name[business].alarms.append(text)
                     by_name[business].reported_alarms += 1
             if self._book.left_out:
-                status.alarms.append(f"{self._book.left_out:,} more alarms are active than are kept: only status shows them")
+                more = f"{self._book.left_out:,}"
+                status.alarms.append(f"{more} more alarms are active than are kept: only status shows them")
         status.alarms.extend(self._notifier.problems())
 
     def check(self, status_of: Callable[[], broker_pb2.BrokerStatus]) -> None:

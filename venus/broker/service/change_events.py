@@ -92,7 +92,7 @@ class _HttpListener:
         """Hand over a frame; wait while the connection takes none, which the HTTP server limits."""
         await self.frames.put(frame)
 
-    def give_back(self, frame: broker_pb2.ChangesFrame) -> None:
+    def return_credit(self, frame: broker_pb2.ChangesFrame) -> None:
         """Return the credit of a frame that the connection has taken."""
         self._incoming.append(broker_pb2.ListenerFrame(credit_bytes=frame_cost(frame)))
         self._news.set()
@@ -200,7 +200,7 @@ class ChangeEvents:
                 if not has_begun and view.table_id:
                     has_begun = True
                     yield f"retry: {RETRY_MS}\n\n"
-                listener.give_back(frame)
+                listener.return_credit(frame)
         except VenusError as error:
             if not has_begun:
                 raise

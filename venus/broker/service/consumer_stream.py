@@ -132,13 +132,13 @@ class ConsumerStream:
                 only=self._wanted.only,
                 where=self._wanted.where,
             )
-            snapshot = await self._bridge.open_blocking(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
+            snapshot = await self._bridge.open_blocking(Lane.FULL_DATA, full_data.release, full_data.open, request)
             self._position = snapshot.offset
         try:
             await self._serve(first, snapshot)
         finally:
             if snapshot is not None:
-                self._bridge.run_in_background(Lane.FULL_DATA, full_data.let_go, snapshot)
+                self._bridge.run_in_background(Lane.FULL_DATA, full_data.release, snapshot)
 
     async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
         blocking = self._bridge.run_blocking

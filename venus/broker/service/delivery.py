@@ -268,7 +268,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
             self.traffic.check_snapshot(request.business, request.holder)
             try:
                 full_data = self.core.full_data
-                return await self.bridge.open_blocking(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
+                return await self.bridge.open_blocking(Lane.FULL_DATA, full_data.release, full_data.open, request)
             except Overloaded as error:
                 self.traffic.record_delay(Limiter.SNAPSHOTS, request.business, request.holder, error.retry_after_s)
                 raise

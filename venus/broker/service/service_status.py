@@ -67,7 +67,7 @@ class AdapterReports:
             if key[0] == business:
                 self.forget(*key)
 
-    def lay_over(self, entry: broker_pb2.BusinessStatus, now_us: int) -> None:
+    def add_to_status(self, entry: broker_pb2.BusinessStatus, now_us: int) -> None:
         """Add the reports to a business's status, and their problems to its alarms."""
         self._drop_expired(entry)
         source = self._reported.get((entry.business, SOURCE))
@@ -175,7 +175,7 @@ class ServiceStatus:
         tables.reported = self.reports.reported_tables()
         status = self._core.status(business, tables)
         if self.replication is not None:
-            self.replication.lay_over(status, business)
+            self.replication.add_to_status(status, business)
         if self.network is not None:
             self.network.add_to_status(status, business)
         if self.directory is not None:
@@ -184,15 +184,15 @@ class ServiceStatus:
             self.overlay.add_to_status(status)
             status.alarms.extend(self.overlay.problems())
         if self.traffic is not None:
-            self.traffic.lay_over(status, business)
+            self.traffic.add_to_status(status, business)
         for entry in status.businesses:
             entry.producer = self.producers.get(entry.business, "")
             entry.alarms.extend(self._alarms.get(entry.business, ()))
-            self.reports.lay_over(entry, now_us())
+            self.reports.add_to_status(entry, now_us())
         status.alarms.extend(self.other_alarms())
         status.alarms.extend(self._orphan_alarms(business, {entry.business for entry in status.businesses}))
         if self.watch is not None:
-            self.watch.lay_over(status)
+            self.watch.add_to_status(status)
         return status
 
     def _orphan_alarms(self, business: str, known: Set[str]) -> list[str]:

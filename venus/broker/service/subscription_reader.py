@@ -87,7 +87,7 @@ class SubscriptionReader:
             holder=self._holder,
             where=[broker_pb2.RowFilter(table=name, predicate=wanted.predicate)] if wanted.predicate else [],
         )
-        snapshot = await self._bridge.open_blocking(Lane.FULL_DATA, full_data.let_go, full_data.open, request)
+        snapshot = await self._bridge.open_blocking(Lane.FULL_DATA, full_data.release, full_data.open, request)
         position = (snapshot.offset, snapshot.epoch)
         try:
             schemas = [schema for schema in snapshot.schemas if schema.table_id == table.table_id]
@@ -97,7 +97,7 @@ class SubscriptionReader:
                     async for frame in self._split(snapshot, split, wanted, bytes_max):
                         yield frame, position
         finally:
-            self._bridge.run_in_background(Lane.FULL_DATA, full_data.let_go, snapshot)
+            self._bridge.run_in_background(Lane.FULL_DATA, full_data.release, snapshot)
         end = broker_pb2.ChangedRows(loaded=wanted.number, next_offset=snapshot.offset, epoch=snapshot.epoch)
         yield broker_pb2.ChangesFrame(changes=[end]), position
 
@@ -194,7 +194,7 @@ class KeptQueue:
         """Record what the client has applied. Raises NotLeader, Unavailable."""
         if self._is_new:
             token = await self._bridge.open_blocking(Lane.INCREMENTS, self._detach, self._create_group, applied)
-            self._let_go(self._token)
+            self._detach_later(self._token)
             self._token, self._is_new = token, False
         elif not self._transient:
             self._core.subscriptions.acknowledge(self._name, self._group, self._token, applied)
@@ -215,16 +215,16 @@ class KeptQueue:
 
     def unpin(self) -> None:
         """Stop keeping the queue for subscriptions that begin."""
-        self._let_go(self._pin)
+        self._detach_later(self._pin)
         self._pin = 0
 
     def release(self) -> None:
         """Stop keeping the queue for the stream, but not for its group."""
         self.unpin()
-        self._let_go(self._token)
+        self._detach_later(self._token)
         self._token = 0
 
-    def _let_go(self, token: int) -> None:
+    def _detach_later(self, token: int) -> None:
         if token:
             self._bridge.run_in_background(Lane.CONTROL, self._detach, token)
 

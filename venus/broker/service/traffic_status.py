@@ -134,7 +134,7 @@ class TrafficStatus:
         self._traffic, self._core, self._bridge, self._windows = traffic, core, bridge, windows
         self._frames, self._local_streams = frames, local_streams
 
-    def lay_over(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
+    def add_to_status(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
         """Add the traffic of one business or of all. Works in any thread."""
         now = self._traffic.monotonic()
         ahead_us = time.time_ns() // 1000 - int(now * 1e6)

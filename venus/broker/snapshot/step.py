@@ -56,17 +56,17 @@ FILES_MAX = 8
 TableRows = tuple[int, Sequence[bytes], Sequence[bytes]]
 
 
-def fill_step(store: Store, business: Business, *, let_go: Callable[[Business], None]) -> bool:
+def fill_step(store: Store, business: Business, *, on_refill: Callable[[Business], None]) -> bool:
     """Write the next rows of a mirror's full data; return False if there were none. Raises Corruption.
 
-    If the full data begins again, `let_go` is called before the old rows are removed.
+    If the full data begins again, `on_refill` is called before the old rows are removed.
     """
     mirror, to = business.committed.mirror, business.filled_to
     assert mirror is not None, "only a mirror is filled from above"
     reached = business.materialised
     batch = store.batch()
     if reached.filled < mirror.begin:
-        let_go(business)
+        on_refill(business)
         reached = _begin(business, mirror, batch)
     else:
         index = _rows(store, business, reached.filled + 1, to, batch)
@@ -132,7 +132,7 @@ class MaterialiserStep:
     def take(self, business: Business, *, most: int, one_batch: bool = False) -> bool:
         """Materialise the next batches of a business, up to `most` bytes; return False if there were none."""
         if not business.is_filled:
-            return fill_step(self._store, business, let_go=self._on_refill)
+            return fill_step(self._store, business, on_refill=self._on_refill)
         if self._is_for_files(business, most, one_batch=one_batch) and self._take_as_files(business):
             return True
         return self._take_as_rows(business, most, one_batch=one_batch)
