@@ -77,5 +77,5 @@ def test_a_data_directory_that_cannot_be_created_is_named(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
 
     for path in (tmp_path / "file", tmp_path / "file" / "data"):
-        with pytest.raises(ConfigError, match="cannot be made"):
+        with pytest.raises(ConfigError, match="cannot be created"):
             files.make_private(path)

@@ -77,7 +77,7 @@ def test_a_condition_with_the_same_meaning_is_translated(grammar: Grammar, text:
         (SQLITE, "missing = 1", "not a column"),
         (SQLITE, "((", "parsed"),
         (SQLITE, "n", "no truth value"),
-        (SQLITE, "n and ok", "wants a truth value"),
+        (SQLITE, "n and ok", "requires a boolean"),
         (SQLITE, "n = '1'", "compared with"),
         (SQLITE, "day > 'soon'", "compared with"),
         (SQLITE, "ok = 2", "compared with 2"),
