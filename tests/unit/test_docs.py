@@ -62,6 +62,17 @@ def test_every_command_in_the_documents_exists() -> None:
     assert named - known == set()
 
 
+def test_every_command_in_hints_and_messages_exists() -> None:
+    known = set(commands())
+    texts = [path.read_text() for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")]
+    named = {found for text in texts for found in re.findall(r"`venus ([a-z][a-z-]+)(?: ([a-z][a-z-]+))?", text)}
+
+    assert len(named) >= 30
+    groups = {command.split()[0] for command in known if " " in command}
+    assert {" ".join(n) for n in named if n[0] not in groups and n[0] not in known} == set()
+    assert {" ".join(n) for n in named if n[0] in groups and n[1] and " ".join(n) not in known} == set()
+
+
 def test_every_option_of_a_command_in_the_documents_exists() -> None:
     code = "".join(path.read_text() for path in Path(venus.cli.__file__).parent.rglob("*.py"))
     used = set(re.findall(r"venus [a-z-]+[^`\n]*?(--[a-z][a-z-]+)", GUIDES))

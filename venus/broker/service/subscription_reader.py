@@ -240,7 +240,7 @@ def find_table(store: Store, business: Business, name: str) -> int:
     if not found:
         raise Refused(
             f"{business.name} has no table {name}{suggest_nearest(name, known.values())}",
-            hint="`venus tables` lists them",
+            hint="`venus status --json` lists its tables",
         )
     if len({known[n] for n in found}) > 1:
         raise Refused(
