@@ -222,7 +222,7 @@ def find_other_database(identity: SourceIdentity | None) -> str:
         return ""
     before, now = identity.recorded, identity.present
     facts = next((group for group in identity.decisive if all(before.get(f) and now.get(f) for f in group)), ())
-    return _describe_difference("it is another database than the one that was captured", identity, facts)
+    return _describe_difference("it is not the database that was captured", identity, facts)
 
 
 def find_other_server(identity: SourceIdentity | None) -> str:
@@ -230,7 +230,7 @@ def find_other_server(identity: SourceIdentity | None) -> str:
     if identity is None or find_other_database(identity):
         return ""
     facts = [fact for fact in identity.doubtful if identity.recorded.get(fact) and identity.present.get(fact)]
-    return _describe_difference("its server is another one than the one that was captured", identity, facts)
+    return _describe_difference("its server is not the one that was captured", identity, facts)
 
 
 def describe_identity(identity: SourceIdentity | None) -> str:

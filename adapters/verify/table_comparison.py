@@ -145,7 +145,7 @@ def _describe_row(subject: Subject, columns: Columns, row: int, texts: tuple[str
     for column, values, text in zip(subject.schema.wire_columns, columns, texts, strict=False):
         if sized_forms(column.type, [values[row]])[0] != text:
             return f"column {column.name} is spelt differently there"
-    return "its keys are spelt differently there" if not texts else "its digest is another one"
+    return "its keys are spelt differently there" if not texts else "its digest differs"
 
 
 logger = logging.getLogger(__name__)

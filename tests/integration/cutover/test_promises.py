@@ -45,7 +45,7 @@ INSERT INTO "Child" (parent, code, name) VALUES (1, 'c', 'n');
 WEAKER = {
     'ALTER TABLE "Child" DROP CONSTRAINT "Fair"': "check Fair is missing",
     'ALTER TABLE "Child" DROP CONSTRAINT limited, ADD CONSTRAINT limited CHECK (name IS NOT NULL)': (
-        "check limited is another one"
+        "check limited differs"
     ),
     'ALTER TABLE "Child" DROP CONSTRAINT known': "check known is missing",
     'ALTER TABLE "Child" DROP CONSTRAINT coded': "unique constraint coded is missing",
@@ -55,9 +55,9 @@ WEAKER = {
 }
 OTHER = {
     "DROP INDEX by_at": "index by_at is missing",
-    'DROP INDEX "By name"; CREATE INDEX "By name" ON "Child" (name)': "index By name is another one",
+    'DROP INDEX "By name"; CREATE INDEX "By name" ON "Child" (name)': "index By name differs",
     'ALTER TABLE "Child" ALTER price DROP DEFAULT': "default of column price is missing",
-    "ALTER TABLE \"Child\" ALTER tags SET DEFAULT '{a}'": "default of column tags is another one",
+    "ALTER TABLE \"Child\" ALTER tags SET DEFAULT '{a}'": "default of column tags differs",
     'ALTER TABLE "Child" ALTER ticket DROP DEFAULT; DROP SEQUENCE "Child_ticket_seq"': (
         "numbering of column ticket is missing"
     ),

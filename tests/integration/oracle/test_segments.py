@@ -45,7 +45,7 @@ def test_a_truncate_without_a_note_marks_the_table(item: Follower, application: 
     source.capture.refresh_schemas()
     now, reason = state(source)
     assert now == "RESYNC"
-    assert reason.startswith("the table's segment is another one now: TRUNCATE")
+    assert reason.startswith("the table's segment was replaced: TRUNCATE")
     source.capture.restart_fill(2)
     item.drain()
     assert item.rows("ITEM") == {}

@@ -102,7 +102,7 @@ def test_three_brokers_become_one_and_three_again(tmp_path: Path, etcd_server: E
         cluster.brokers[other].stop()
         cluster.brokers[stays].stop()
         _, err = cluster.venus("cluster", "dissolve", of=stale, code=3)
-        assert "this replica of main is not known to be complete; complete are: " in err
+        assert "this replica of main is not known to be complete; complete replicas: " in err
         for _ in range(2):  # a removal that was interrupted at its end is repeated
             out, _ = cluster.venus("cluster", "dissolve", of=stays)
             assert "remove [cluster] from the configuration" in out

@@ -92,7 +92,7 @@ class ScriptedCut:
         for table_id, schema in self._schemas.items():
             entries = [r for r in self._log.values() if r.table_id == table_id]
             if entries and table_id == broken:
-                raise SchemaChanged(f"{schema.qualified_name} is another one now")
+                raise SchemaChanged(f"{schema.qualified_name} has changed")
             if any(r.key is None for r in entries):
                 yield marker(table_id, schema.version, ChangeKind.TRUNCATE)
             for bulk in (r.bulk for r in entries if r.bulk):

@@ -113,7 +113,7 @@ def test_constraints_of_one_database_are_named() -> None:
     extra = SchemaDifference(
         table="s.t", what="check d is not at the source", statement="", blocks=False, is_extra=True
     )
-    default = SchemaDifference(table="s.t", what="default of e is another one", statement="", blocks=False)
+    default = SchemaDifference(table="s.t", what="default of e differs", statement="", blocks=False)
     found = find_losses([SCHEMA], {}, {}, differences=(missing, extra, default))
     assert [loss.what for loss in found] == [
         "rows that violate it: check c is missing",

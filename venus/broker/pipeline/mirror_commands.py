@@ -174,7 +174,7 @@ def _check_same(business: Business, increment: broker_pb2.Increment, store: Stor
         not same and not open_mirrored_body(increment.body).lost
     ):  # an election upstream may have lost batches that are stored here
         raise OffsetDiverged(
-            f"{business.name}: the batch at offset {increment.base_offset} is another one than here: {_OTHER}"
+            f"{business.name}: the batch at offset {increment.base_offset} differs from the one here: {_OTHER}"
         )
 
 

@@ -275,7 +275,7 @@ def build_refusal(
         return None
     able = ", ".join(sorted(one.broker for one in known.candidates)) or "none"
     return Refused(
-        f"this replica of {known.business} is not known to be complete; complete are: {able}",
+        f"this replica of {known.business} is not known to be complete; complete replicas: {able}",
         hint=f"{WAY_OUT}; or dissolve at one of those",
     )
 

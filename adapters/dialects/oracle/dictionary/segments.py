@@ -68,7 +68,7 @@ def describe_replaced_segments(before: Marks, now: Marks) -> str:
         return ""
     what = "the table's segment" if changed[0] == WHOLE else f"partition {changed[0]}"
     more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-    how = "is another one now" if changed[0] in now else "is gone"
+    how = "was replaced" if changed[0] in now else "is gone"
     return (
         f"{what}{more} {how}: TRUNCATE, EXCHANGE or DROP PARTITION without a record (or MOVE, which looks alike):"
         " rows may have vanished or appeared without a trigger, read the table again"

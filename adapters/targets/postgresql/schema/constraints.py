@@ -170,7 +170,7 @@ class ObjectProblem(Enum):
     """The ways in which a part of a table may differ."""
 
     MISSING = "is missing"
-    ALTERED = "is another one"
+    ALTERED = "differs"
     EXTRA = "is not at the source"
 
 
