@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import subscribers
-from bench.subscribers import _return_overdue_credit, _Owed, _Progress
+from bench.subscribers import _Owed, _Progress, _return_overdue_credit
 from venus.wire import broker_pb2
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from venus.adapters.dialects.handover_rules import (
-    find_handover_obstacles,
     can_exchange_values,
+    find_handover_obstacles,
     next_version,
     version_to_follow,
 )

@@ -108,9 +108,7 @@ OVERRIDES = (
         note="16 bytes; anything else is refused; in a key too",
     ),
     _override("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses invalid JSON"),
-    _override(
-        "json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses invalid JSON"
-    ),
+    _override("json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses invalid JSON"),
 )
 
 
