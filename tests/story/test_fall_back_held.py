@@ -13,7 +13,7 @@ import pytest
 
 from tests.story.test_fall_back import Pair, cut_over, open_pair, query
 from tests.support.databases.postgres import Server, libpq
-from tests.support.pipelines.held_steps import SHORT_WAITS, HeldStep, wait_until_reported
+from tests.support.pipelines.held_steps import SHORT_WAITS, HeldStep, choose_steps, wait_until_reported
 from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -35,11 +35,6 @@ STEPS = {
     "back-open": HeldStep(BACK, "old", _WRITE, ("new", "STOPPED"), ("FOLLOWING", "STOPPED"), []),
     "back-follow": HeldStep(BACK, "new", _APPLIED, ("new", "STOPPED"), ("OPEN", "STOPPED"), ["old"]),
 }
-
-
-def choose_steps(*quick: str) -> list[Any]:
-    """Return all steps as parameters; those not listed are marked slow."""
-    return [step if step in quick else pytest.param(step, marks=pytest.mark.slow) for step in STEPS]
 
 
 @pytest.fixture
@@ -120,7 +115,7 @@ def check_switched(pair: Pair, held: HeldStep) -> None:
     pair.until_equal()
 
 
-@pytest.mark.parametrize("step", choose_steps("close", "stop", "open", "follow"))
+@pytest.mark.parametrize("step", choose_steps(STEPS, "stop", "open", "follow"))
 def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: Pair, step: str) -> None:
     held = STEPS[step]
     start(pair, held)
@@ -144,7 +139,7 @@ def test_an_interrupted_switch_is_undone(pair: Pair) -> None:
     assert "there is nothing to undo" in pair.pipeline.venus("cutover", "--target", "main", "--undo", code=3).err
 
 
-@pytest.mark.parametrize("step", choose_steps("close", "enforce", "follow", "back-open"))
+@pytest.mark.parametrize("step", choose_steps(STEPS, "close", "back-open"))
 def test_a_lock_that_is_held_for_longer_than_its_time_limit_delays_each_step(pair: Pair, step: str) -> None:
     held, pipeline = STEPS[step], pair.pipeline
     pipeline.edit_processes(SHORT_WAITS)

@@ -18,6 +18,7 @@ from tests.support.databases.postgres import Server
 from tests.support.pipelines.held_steps import (
     SHORT_WAITS,
     build_steps,
+    choose_steps,
     hold_step,
     kill_and_complete,
     start_pair,
@@ -108,7 +109,7 @@ def test_a_switch_to_postgresql_and_back(pair: ShopPair) -> None:
 STEPS = build_steps()
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", choose_steps(STEPS, "stop", "follow", "back-open"))
 def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: ShopPair, step: str) -> None:
     kill_and_complete(pair, STEPS[step], _SHOP, "INSERT INTO customer (name) VALUES ('carl')")
     pair.until_equal()
@@ -125,15 +126,7 @@ _SHORT_WAITS = (
 )
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "stop",
-        "follow",
-        "back-open",
-        *(pytest.param(s, marks=pytest.mark.slow) for s in ("close", "open", "back-stop", "back-follow")),
-    ],
-)
+@pytest.mark.parametrize("step", choose_steps([step for step in STEPS if step != "back-close"], "back-open"))
 def test_a_lock_that_is_held_for_longer_than_its_time_limit_delays_each_step(pair: ShopPair, step: str) -> None:
     held = STEPS[step]
     pipeline = pair.pipeline

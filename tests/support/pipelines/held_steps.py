@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 from tests.simulation.patching import SourceEdit
 from tests.support.pipelines.pipeline import Pipeline
@@ -81,6 +84,14 @@ def build_steps(spell: Callable[[str], str] = str) -> dict[str, HeldStep]:
         "back-open": HeldStep(BACK, "old", record, stopped, ("FOLLOWING", "STOPPED"), []),
         "back-follow": HeldStep(BACK, "new", applied, stopped, ("OPEN", "STOPPED"), ["old"]),
     }
+
+
+def choose_steps(steps: Iterable[str], *full: str) -> list[Any]:
+    """Return steps as parameters of a test; all but those of the level `full` are marked slow.
+
+    The steps are the same for all kinds of databases, and each costs about a minute.
+    """
+    return [step if step in full else pytest.param(step, marks=pytest.mark.slow) for step in steps]
 
 
 _CAPTURING = re.compile("capture: started.*capture: capturing", re.DOTALL)
