@@ -29,7 +29,7 @@ def cost_us(call: Callable[[], object]) -> float:
 
 
 def make_admission(admission: Admission) -> Callable[[], object]:
-    """Return the work for each frame of half messages: decide, count, release, count back."""
+    """Return a function that admits one frame of half messages: decide, count, release, count back."""
 
     def call() -> None:
         admission.judge_halves("main", "p", rows=1, nbytes=100, behind_bytes=0, now=time.monotonic())

@@ -2,9 +2,9 @@
 
     python -m bench.all [--quick] [--only V3 M2 ...] [--json] [--write]
 
-Exit code 1 if a goal is missed. `--quick` takes a few rounds of each: it shows that the scripts work, its numbers are
-rough. `--write` puts the findings into bench/FIGURES.md. Everything runs on this machine; bench/README.md says under
-which conditions.
+Exit code 1 if a goal is missed. `--quick` runs a few rounds of each, which shows that the scripts work; its numbers are
+rough. `--write` puts the findings into bench/FIGURES.md. Everything runs on this machine; bench/README.md states the
+conditions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WIDTH = 160
 
 
 def measure(figure: Figure, *, quick: bool) -> list[FigureResult]:
-    """Measure one figure; one that cannot be measured is missed."""
+    """Measure one figure; a figure that cannot be measured counts as missed."""
     try:
         return list(figure.measure(quick))
     except Exception as error:
@@ -40,7 +40,7 @@ def measure(figure: Figure, *, quick: bool) -> list[FigureResult]:
 
 
 def table(found: dict[str, list[FigureResult]]) -> Table:
-    """Lay out the findings."""
+    """Return the table of all results."""
     laid = Table(*COLUMNS, title="Figures of the papers")
     for name, findings in found.items():
         for n, finding in enumerate(findings):
@@ -58,7 +58,7 @@ def table(found: dict[str, list[FigureResult]]) -> Table:
 
 
 def select_figures(names: list[str]) -> list[Figure]:
-    """Return the figures of these ids, all if there is none. Raises SystemExit for one that does not exist."""
+    """Return the figures with these ids, or all figures if no id is given. Raises SystemExit for an unknown id."""
     known = {figure.id: figure for figure in FIGURES}
     unknown = [name for name in names if name.upper() not in known]
     if unknown:
@@ -69,7 +69,7 @@ def select_figures(names: list[str]) -> list[Figure]:
 def time_fixed_work() -> float:
     """Return the CPU seconds of a fixed piece of Python and memory work: the median of five.
 
-    A rented machine has days on which it is half as fast. This tells such a day from a slower program.
+    A rented machine is half as fast on some days. This number distinguishes such a day from a slower program.
     """
 
     def work() -> float:
@@ -83,7 +83,7 @@ def time_fixed_work() -> float:
 
 
 def conditions(*, quick: bool) -> str:
-    """Return when and where a figure is measured, as text."""
+    """Return a text that says when and where a figure is measured."""
     load = os.getloadavg()[0]
     form = "short form" if quick else "full form"
     return (
@@ -93,7 +93,7 @@ def conditions(*, quick: bool) -> str:
 
 
 def write(figure: Figure, findings: list[FigureResult], under: str) -> None:
-    """Write one figure into the page; a run that is stopped has written all figures measured until then."""
+    """Write one figure into the page. A run that is stopped keeps the figures that it has measured."""
     page = PAGE.read_text() if PAGE.exists() else ""
     PAGE.write_text(merge_sections(page, {figure.id: section(figure, findings, under)}, [f.id for f in FIGURES]))
 

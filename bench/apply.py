@@ -1,8 +1,8 @@
 """How fast changes get into a PostgreSQL target, without broker or source: the under adapter's transactions alone.
 
 Three ways side by side in one run, on an embedded PostgreSQL: VENUS's own (keyed statements, staging, straight COPY)
-and, as peers, what the server can do with ready text: bare COPY and bare staging + ON CONFLICT. Also where keyed
-statements and staging cross, for `apply.keyed_rows_max`. `python -m bench.apply [--rows N]`.
+and, as peers, what the server can do with ready text: bare COPY and bare staging + ON CONFLICT. It also finds the cut
+size at which staging overtakes keyed statements, for `apply.keyed_rows_max`. `python -m bench.apply [--rows N]`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def lines(numbers: list[int], version: int) -> bytes:
 
 
 def changes(numbers: list[int], version: int, *, deleted: list[int] = (), inserts_only: bool = False) -> TableChanges:  # type: ignore[assignment]
-    """Make a section."""
+    """Return the changes of one table, as a cut contains them."""
     gone = b"".join(b"t\t%d\t\\N\t\\N\t\\N\t\\N\n" % n for n in deleted)
     live = b"".join(b"f\t" + line + b"\n" for line in lines(numbers, version).splitlines())
     record_ids, rows, is_deleted = from_copy(live + gone, Layout.of(STUDENT), flagged=True)
@@ -118,6 +118,7 @@ class ApplyBench:
 
 
 def measure_time(run: Callable[[], object]) -> float:
+    """Return how many seconds a call takes."""
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
@@ -153,7 +154,7 @@ def run_bare_merge(url: str, live: list[bytes], gone: list[bytes]) -> None:
 
 
 def compare_cut_sizes(url: str) -> None:
-    """Apply small cuts both ways."""
+    """Print how long small cuts take by keyed statements and by staging."""
     query(url, "TRUNCATE shop.student")
     run_bare_copy(url, [lines(list(range(100_000)), 0)])
     query(url, "ANALYZE shop.student")
@@ -178,7 +179,7 @@ def compare_cut_sizes(url: str) -> None:
 
 
 def bulk(url: str, rows: int) -> None:
-    """Apply inserts and a mix, in cuts of 5000 rows, against the peers."""
+    """Print the rates of inserts and of mixed changes, in cuts of 5000 rows, beside the peers."""
     step = 5000
     pieces = [list(range(i, i + step)) for i in range(0, rows, step)]
     texts = [lines(p, 0) for p in pieces]

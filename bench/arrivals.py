@@ -1,4 +1,4 @@
-"""Increments received by the subscribers of one process: each once and in order, and when the last one was complete.
+"""Increments received by the subscribers of one process: checks that each arrives once and in order, and when.
 
 A frame with the same bytes as one that another subscriber has read is compared, not parsed again.
 """
@@ -16,21 +16,21 @@ from venus.rpc.compression import cost
 from venus.rpc.sealed import unseal
 from venus.wire import broker_pb2
 
-#: So many frames are compared with.
+#: A new frame is compared with this number of recent ones.
 FRAMES_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """When subscribers received the first increment, and when the last of them had all below an offset."""
+    """When the first increment arrived, and when the last subscriber had everything below each offset."""
 
     first: float
     last: dict[int, float]
     nbytes: int
     frames: int
-    #: Of all subscribers together, each one once.
+    #: Rows of all subscribers together, each counted once.
     rows: int
-    #: User and system, of their processes since they were started.
+    #: User and system time of their processes since the start.
     cpu_s: float
 
 
@@ -46,7 +46,7 @@ class FrameContent:
 
 
 class FrameCache:
-    """The newest frames that subscribers of this process have read."""
+    """Cache of the newest frames that subscribers of this process have read."""
 
     def __init__(self) -> None:
         self.newest: deque[FrameContent] = deque(maxlen=FRAMES_KEPT)
@@ -74,7 +74,7 @@ class Arrival:
     """Record of the increments that the subscribers of one process have received so far."""
 
     positions: list[int]
-    #: Of each subscriber: the ends of its frames, and when they came.
+    #: For each subscriber, the end offsets of its frames and their times of arrival.
     ends: list[list[int]]
     times: list[list[float]]
     first: float = float("inf")

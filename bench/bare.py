@@ -44,6 +44,7 @@ class BareRates:
 
 
 async def _serve(port: int, path: Path | None, ready: Connection) -> None:
+    """Serve on a port: answer each frame of a stream, after a sync if there is a file, and fan out frames."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if path else None
 
     async def answer(frames: AsyncIterator[bytes], _: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
@@ -94,7 +95,7 @@ def run_server(path: Path | None) -> Iterator[tuple[int, int]]:
 
 
 def measure_bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float = 0.0) -> BareRates:
-    """Send frames of this size, each after the answer to the one before, or at a pace."""
+    """Send frames of this size, each after the answer to the one before, or at a pace; return the rates."""
     frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
@@ -122,6 +123,7 @@ def fan_out(*, streams: int, nbytes: int, every_s: float, seconds: float) -> lis
 
 
 def _read_all(port: int, streams: int, first: bytes, seconds: float, results: Connection) -> None:
+    """Read all streams of the fan-out for a time; send the latencies of their frames back."""
     found: list[float] = []
     began = time.monotonic() + _WARM_UP_S
 
@@ -146,6 +148,7 @@ def _read_all(port: int, streams: int, first: bytes, seconds: float, results: Co
 def _run_rounds(
     frames: queue.SimpleQueue[bytes | None], answers: Iterator[bytes], frame: bytes, seconds: float, pause_s: float
 ) -> int:
+    """Send frames one at a time until the time is over; return their number."""
     count, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         frames.put(frame)

@@ -43,6 +43,7 @@ class _Cable:
 
     @property
     def is_out(self) -> bool:
+        """Whether the cable is interrupted."""
         return not self.connected.is_set()
 
     def make_end(self) -> _End:
@@ -54,6 +55,7 @@ class _Cable:
         return near
 
     async def _connect(self, near: _End) -> None:
+        """Open the far end once the cable is connected, as TCP would try again."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while self.is_out:
@@ -69,8 +71,8 @@ class _Cable:
         far.drain()
 
     async def close(self) -> None:
-        """End every connection, and the repeated sending."""
-        self.connected.set()  # nothing that ends now is sent again
+        """End every connection, and stop sending again."""
+        self.connected.set()  # connections that end now send nothing again
         tasks = list(self.tasks)
         for task in tasks:
             task.cancel()
@@ -114,6 +116,7 @@ class _End(asyncio.Protocol):
             self._transport.abort()
 
     def _pass(self, item: bytes | None) -> None:
+        """Pass bytes on, or let TCP's retransmission do it while the cable is interrupted."""
         self._waiting.append(item)
         if self._cable.is_out and self.other is not None and not self._resending:
             self._resending = True
@@ -123,6 +126,7 @@ class _End(asyncio.Protocol):
         self.drain()
 
     async def _send_again(self) -> None:
+        """Pass the waiting bytes on when TCP would send the lost segment again."""
         loop = asyncio.get_running_loop()
         lost_at = loop.time()
         while self._cable.is_out:
@@ -143,6 +147,7 @@ class _End(asyncio.Protocol):
 
 
 async def _serve_cables(targets: Mapping[str, str], orders: Connection) -> None:
+    """Serve the near ends of all cables, and execute orders: interrupt some, reconnect some, count their bytes."""
     loop = asyncio.get_running_loop()
     cables = {name: _Cable(target) for name, target in targets.items()}
     servers = {name: await loop.create_server(cable.make_end, "127.0.0.1", 0) for name, cable in cables.items()}

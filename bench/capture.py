@@ -57,7 +57,7 @@ def statements_of_all_rows(table: str, kind: str, size: int) -> Iterator[str]:
 
 
 class Drain:
-    """Reader of cuts like the upper adapter's, without a broker behind it."""
+    """Reader of cuts that works like the upper adapter, without a broker."""
 
     def __init__(self, source: PostgresSource) -> None:
         self.source = source
@@ -87,13 +87,14 @@ class Drain:
 
 
 def measure_time(action: Callable[[], object]) -> float:
+    """Return how many seconds an action takes."""
     began = time.perf_counter()
     action()
     return time.perf_counter() - began
 
 
 def table_5(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, str], list[float]]:
-    """Measure the time from commit to cut, for one statement and for statements of 1000 rows in one transaction."""
+    """Measure the seconds from commit to cut, for one statement and for statements of 1000 rows in one transaction."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(rounds):
         for name, size in (("one statement", ROWS), ("1000-row statements", STATEMENT_ROWS)):

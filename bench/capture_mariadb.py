@@ -35,6 +35,7 @@ def statements(table: str, rows: int) -> dict[str, str]:
 
 
 def measure_time(work: Callable[[], object]) -> float:
+    """Return how many seconds the work takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -59,6 +60,7 @@ def drain(source: Source) -> int:
 
 
 def measure(cursor: Any, source: Source, rows: int) -> None:
+    """Print rows a second without and with triggers, and of the cut, for each kind of statement."""
     plain, captured = statements("plain", rows), statements("captured", rows)
     for kind in plain:
         without = measure_time(lambda kind=kind: cursor.execute(plain[kind]))  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """Cost of the generated Oracle triggers, on MariaDB in Oracle mode: ratios, not the figures of an Oracle server.
 
 Run it with `python -m bench.capture_oracle_text [rows]`. Twin tables in turn: without triggers, captured (the default),
-and with the paper's own columns (inline). What VENUS needs to read it is not measured: MariaDB's driver deletes rows
-one trip each, where an Oracle's takes ten thousand in one.
+and with the paper's own columns (inline). The time that VENUS needs to read the log is not measured: MariaDB's driver
+deletes rows one trip each, where an Oracle's takes ten thousand in one.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def statements(table: str, rows: int) -> dict[str, str]:
 
 
 def measure(cursor: Any, rows: int) -> None:
+    """Print rows a second of each kind of statement, without triggers and with each kind of capture."""
     every = {table: statements(table, rows) for table in TABLES}
     for kind in ("insert", "update", "delete"):
         for table, what in TABLES.items():

@@ -26,12 +26,14 @@ SINGLES = 2_000
 
 
 def application(file: Path) -> sqlite3.Connection:
+    """Connect to the file as an application does."""
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     return connection
 
 
 def rows(first: int, count: int) -> list[tuple[object, ...]]:
+    """Return rows with consecutive keys."""
     return [
         (n, f"student {n}", f"{n} Long Road, Some Town", "f", "1999-12-31", n % 10_000 / 100, "2026-11-20 10:00:00.123")
         for n in range(first, first + count)
@@ -39,18 +41,21 @@ def rows(first: int, count: int) -> list[tuple[object, ...]]:
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
+    """Return rows a second."""
     start = time.perf_counter()
     work()
     return count / (time.perf_counter() - start)
 
 
 def bulk(app: sqlite3.Connection, work: Callable[[], object]) -> None:
+    """Do the work in one transaction."""
     app.execute("BEGIN")
     work()
     app.execute("COMMIT")
 
 
 def application_rates(file: Path, count: int, *, unique: bool, captured: bool) -> dict[str, float]:
+    """Return the application's rows a second by kind of work, in a new file."""
     with closing(application(file)) as app:
         app.execute(TABLE)
         if unique:
@@ -83,6 +88,7 @@ def read_rates(file: Path, count: int) -> dict[str, float]:
 
 
 def drain(source: SqliteSource) -> None:
+    """Take all cuts of the source, and commit them."""
     source.registry.raise_epoch(Epoch(1))
     while True:
         fills = [t.fill for t in source.registry.read_registered_tables() if not t.fill.done]

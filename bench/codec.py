@@ -1,7 +1,7 @@
 """COPY text to row bytes and back: rows per second of one core, beside protobuf's own class on the same rows.
 
-`python -m bench.codec [seconds per figure]`. The peer splits each line, fills one message a row and serialises it, and
-backwards parses each message and joins its values; key and other columns are two messages, as they are in VENUS.
+`python -m bench.codec [seconds per figure]`. The peer splits each line, fills one message per row and serialises it. On
+the way back it parses each message and joins its values; key and other columns are two messages, as they are in VENUS.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ ROWS = 5000
 
 
 def table(columns: int, version: int) -> TableSchema:
+    """Return a table of text columns."""
     made = (Column(name=f"c{i}", number=i, type=LogicalType(kind=Kind.TEXT)) for i in range(1, columns + 1))
     return TableSchema(table_id=1, version=version, namespace="bench", name="rows", columns=tuple(made), key=("c1",))
 
@@ -60,6 +61,7 @@ class ProtobufPeer:
         self.names = [f.name for f in self.message.DESCRIPTOR.fields]
 
     def from_text(self, text: bytes) -> tuple[PackedBytes, PackedBytes]:
+        """Encode COPY text as keys and rows."""
         keys, rows, key = [], [], self.names[0]
         others = self.names[1:]
         for line in text.decode().split("\n")[:-1]:
@@ -70,6 +72,7 @@ class ProtobufPeer:
         return PackedBytes.of(keys), PackedBytes.of(rows)
 
     def to_text(self, keys: PackedBytes, rows: PackedBytes) -> bytes:
+        """Decode keys and rows to COPY text."""
         lines = []
         for key, row in zip(keys.split(), rows.split(), strict=True):
             message = self.message.FromString(key + row)

@@ -2,7 +2,7 @@
 
     python -m bench.engine [--rows 1000] [--row-bytes 100] [--seconds 5]
 
-No gRPC: the figures say what is left for the service. `random` keys are the worst case for the full data.
+There is no gRPC, so the figures are an upper limit for the service. `random` keys are the worst case for the full data.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def open_engine(path: Path) -> Core:
 
 
 def run(rows: int, row_bytes: int, batches: int, *, shuffled: bool) -> None:
-    """Ship batches made beforehand; print both rates."""
+    """Ship batches that were made beforehand; print the rates of commits and of full data."""
     messages = [message for message, _ in zip(halves(rows, row_bytes, shuffled=shuffled), range(batches), strict=False)]
     path = Path(tempfile.mkdtemp(prefix="venus-bench-"))
     engine = open_engine(path)

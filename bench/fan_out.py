@@ -1,4 +1,4 @@
-"""Shared by the figures about many subscribers: a broker process, a producer of small messages, and their CPU.
+"""Tools of the figures about many subscribers: a broker process, a producer of small messages, and their CPU time.
 
 A message is a committed batch of ten rows of 100 bytes each: 1 KB.
 """
@@ -21,12 +21,12 @@ from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
 MESSAGE_ROWS = 10
-#: How often a producer at a steady rate looks whether its messages are durable.
+#: How often a producer at a steady rate checks whether its messages are durable.
 LOOK_S = 0.002
 
 
 class Messages:
-    """Commits messages of `rows` rows each; `end` is the offset behind the last one."""
+    """Producer that commits messages of `rows` rows each; `end` is the offset after the last one."""
 
     def __init__(
         self, address: str, rows: int = MESSAGE_ROWS, make: Callable[[int, int, int], broker_pb2.Half] = make_half
@@ -56,7 +56,7 @@ class Messages:
         producer.wait_until_decided(last)
 
     def send_steadily(self, rate: float, seconds: float) -> dict[int, float]:
-        """Send at this rate, decided when durable; return when each batch was sent, by the offset behind it."""
+        """Send at this rate and commit what is durable; return the time of each send, by the offset after its batch."""
         producer, begun, digests = self._producer, dict[int, float](), dict[int, int]()
         decided, start = self.count, time.monotonic()
         for n in range(int(rate * seconds)):
@@ -81,6 +81,7 @@ class Messages:
         return max(through, decided)
 
     def _make_next(self) -> broker_pb2.Half:
+        """Make the next half message, and count it."""
         half = self._make(self.count + 1, self.end + 1, self.rows)
         self.count += 1
         self.end += self.rows
@@ -105,7 +106,7 @@ class ProcessUsage:
 
     @property
     def peak_mib(self) -> float:
-        """The largest resident memory that it ever had."""
+        """The peak of the process's resident memory."""
         return peak_rss_bytes(self._pid) / 2**20
 
 

@@ -1,10 +1,10 @@
-"""A first load: an empty broker, an empty target, until the target is equal; time, CPU and memory by process and phase.
+"""A first load, from empty broker and target to an equal target: time, CPU and memory by process and phase.
 
     python -m bench.first_load [--narrow 3000000] [--large 200000] [--times 10] [--rounds 1] [--source postgresql]
 
-Source and target are servers of their own, so that the CPU of each is known. `venus migrate` is run as a user runs it;
-the processes that it starts are its workers. Beside it `pg_dump -Fd -j2`, then `pg_restore -j2` of what was dumped,
-without compression, of the same tables between the same servers.
+Source and target are separate servers, so that the CPU of each is known. `venus migrate` runs as a user runs it; the
+processes that it starts are its workers. The peer is `pg_dump -Fd -j2`, then `pg_restore -j2` of the dump, without
+compression, for the same tables between the same servers.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ LARGE = Shape(
     ),
 )
 SHAPES = (NARROW, LARGE)
-#: How often processes are looked at.
+#: Interval between two samples of the processes.
 LOOK_S = 0.1
 SOURCES = ("postgresql", "mariadb", "sqlite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLoadFigures:
-    """Figures of a first load: seconds, processor time by part in each phase, and memory of VENUS at its peak."""
+    """Figures of a first load: seconds, processor time by part in each phase, and peak memory of VENUS."""
 
     rows: int
     seconds: float
@@ -154,7 +154,7 @@ def fill_sqlite(file: Path, counts: Mapping[Shape, int]) -> None:
 
 
 class UsageSampler:
-    """Sampler of processes until it is stopped: processor time by part, and resident memory."""
+    """Samples processor time by part and resident memory of the processes, until it is stopped."""
 
     def __init__(self, look: Callable[[], tuple[dict[str, float], dict[str, int]]]) -> None:
         self._look, self._stop = look, threading.Event()
@@ -184,12 +184,13 @@ class UsageSampler:
             self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), nbytes)
 
     def between(self, began: float, ended: float) -> dict[str, float]:
-        """Return what each part used between two times; a part that has ended keeps what it had."""
+        """Return the processor time that each part used between two times; an ended part keeps its last value."""
         first, last = self._known_at(began), self._known_at(ended)
         return {name: max(0.0, spent - first.get(name, 0.0)) for name, spent in last.items()}
 
     def _known_at(self, moment: float) -> dict[str, float]:
-        known = dict(self.cpu_s[0][1])  # servers worked before, and on a busy machine the first look comes late
+        """Return the processor time of each part up to a moment."""
+        known = dict(self.cpu_s[0][1])  # servers worked before, and on a busy machine the first sample comes late
         for at, found in self.cpu_s:
             if at > moment + LOOK_S / 2:
                 break
@@ -254,6 +255,7 @@ class FirstLoadSite:
         return found
 
     def _measure_load(self, file: Path, broker: int) -> FirstLoadFigures:
+        """Run `venus migrate`, and sample all processes until it ends."""
         ended_before = _ended_cpu_s()
         began = time.monotonic()
         with (
@@ -276,11 +278,11 @@ class FirstLoadSite:
     def _figures(
         self, seen: UsageSampler, times: tuple[float, float], answer: Mapping[str, Any], commands_s: float
     ) -> FirstLoadFigures:
-        """Divide at the end of the reading. A loading that began before it shows as part of the reading."""
+        """Split the usage at the end of the reading. Loading that began before then counts as reading."""
         began, ended = times
         read = max(began + float(answer["first_fill_seconds"]), ended - float(answer["seconds"]))
         whole = seen.between(began, ended)
-        whole["workers"] = max(whole["workers"], commands_s - whole["command"])  # the last of each was not seen
+        whole["workers"] = max(whole["workers"], commands_s - whole["command"])  # the last part was not sampled
         reading = seen.between(began, min(read, ended))
         loading = {name: max(0.0, spent - reading[name]) for name, spent in whole.items()}
         return FirstLoadFigures(
@@ -291,6 +293,7 @@ class FirstLoadSite:
         )
 
     def _look(self, broker: int, command: int) -> tuple[dict[str, float], dict[str, int]]:
+        """Return processor time and memory by part."""
         cpu_s = {"source": self._source.cpu_s(), "target": server_cpu_s(self.postgres.pid)}
         memory: dict[str, int] = {}
         parts: dict[str, list[psutil.Process]] = {"broker": [psutil.Process(broker)], "command": [], "workers": []}
@@ -365,7 +368,7 @@ def _resident_bytes(process: psutil.Process) -> int:
 def measure(
     kind: str, counts: Mapping[Shape, int], rounds: int, *, peer: bool = True
 ) -> tuple[list[FirstLoadFigures], list[FirstLoadFigures]]:
-    """Load alternately; return VENUS's figures and the peer's, which only a PostgreSQL source has."""
+    """Load alternately by VENUS and the peer; return the figures of both. Only a PostgreSQL source has a peer."""
     ours, theirs = [], []
     with (
         tempfile.TemporaryDirectory(prefix="venus-bench-") as folder,
@@ -383,7 +386,7 @@ def measure(
 
 
 def cpu_table(found: FirstLoadFigures) -> Table:
-    """Lay out the microseconds a row by process and phase."""
+    """Return a table of the microseconds per row by process and phase."""
     laid = Table("us a row", *found.phases, "all", "peak MiB", title=f"{found.rows:,} rows in {found.seconds:.1f} s")
     for name in ("source", "broker", "command", "workers", "target"):
         spent = [parts.get(name, 0.0) / found.rows * 1e6 for parts in found.phases.values()]

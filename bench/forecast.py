@@ -3,10 +3,10 @@
     python -m bench.forecast [--only sqlite postgresql mysql oracle] [--narrow 100000] [--wide 20000] [--pace]
 
 A table of 4 columns with few rows, the same with many, and one of 20 columns; each is assessed, filled, loaded into an
-embedded PostgreSQL and rehearsed for a cut-over. The oracle is the stand-in (MariaDB in Oracle mode). One line for
-each forecast, forecast / happened / how many times off, either way; the last line is the verdict, and the exit code is
-1 if one is off by more than 1.5. `--parts` says more of each. `--pace` measures no more than the reading of a fill
-and the triggers, each in processor time where that is possible: it says the same on a busy machine.
+embedded PostgreSQL and rehearsed for a cut-over. The oracle is the stand-in (MariaDB in Oracle mode). Each forecast is
+a line: forecast / measurement / factor between them, either way. The last line is the verdict; the exit code is 1 if a
+factor is above 1.5. `--parts` prints more about each. `--pace` measures only the reading of a fill and the triggers, in
+processor time where possible, so that a busy machine gives the same result.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from venus.adapters.dialects.registry import open_source
 from venus.config import Settings
 from venus.model import BatchNo, BatchRecord, Epoch, Sequence
 
-#: So many one-row statements in one transaction, with and without triggers.
+#: Number of one-row statements in one transaction, with and without triggers.
 CHANGES = 5_000
-#: The quickest of them counts.
+#: Repetitions, of which the fastest counts.
 TRIES = 3
 #: A forecast may be off by this factor, either way.
 FACTOR_MAX = 1.5
@@ -72,7 +72,7 @@ class ForecastPlace:
 
 @contextmanager
 def place(kind: str, folder: Path, server: Server) -> Iterator[ForecastPlace]:
-    """Make an empty source."""
+    """Make an empty source of this kind."""
     with ExitStack() as stack:
         if kind == "sqlite":
             file = folder / "source.db"
@@ -96,12 +96,13 @@ def place(kind: str, folder: Path, server: Server) -> Iterator[ForecastPlace]:
 
 
 def _value(row: int, n: int) -> str | int:
+    """Return the value of a column in a row: a text, an integer or a decimal."""
     by_kind = f"text number {n} of row {row:09}", row * n % 999_983, f"{row * 7 % 100_000}.{n:02}"
     return by_kind[n % 3]
 
 
 def fill(at: ForecastPlace, columns: int, rows: int) -> None:
-    """Make the table."""
+    """Create the table with this number of columns and rows."""
     number, text, money = TYPES[at.kind]
     types = [number, *(text if n % 3 == 0 else number if n % 3 == 1 else money for n in range(columns - 1))]
     upper = at.kind == "oracle"
@@ -131,12 +132,12 @@ def fill(at: ForecastPlace, columns: int, rows: int) -> None:
 
 
 def change(at: ForecastPlace) -> float:
-    """Return the microseconds of one changed row, in a transaction of many statements."""
+    """Change rows in a transaction of many statements; return the microseconds per row."""
     upper = at.kind == "oracle"
     text = 'UPDATE "T" SET "C1" = "C1" + 1 WHERE "ID" = ' if upper else "UPDATE t SET c1 = c1 + 1 WHERE id = "
     with closing(at.connect()) as connection:
         cursor = connection.cursor()
-        cursor.execute(text + "0")  # what the first statement has to load is not its own
+        cursor.execute(text + "0")  # the first statement loads what later ones share
         started = time.perf_counter()
         for row in range(CHANGES):
             cursor.execute(text + str(row))
@@ -146,7 +147,7 @@ def change(at: ForecastPlace) -> float:
 
 
 def query_number(at: ForecastPlace, query: str) -> int:
-    """Return one number."""
+    """Return the one number that a query selects."""
     with closing(at.connect()) as connection:
         cursor = connection.cursor()
         cursor.execute(query)
@@ -154,7 +155,7 @@ def query_number(at: ForecastPlace, query: str) -> int:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder; files may go meanwhile."""
+    """Return the bytes of all files below a folder; a file may vanish while they are counted."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:
@@ -175,7 +176,7 @@ def measure_case(kind: str, columns: int, rows: int, server: Server, *, pace_onl
         folder.mkdir()
         pipeline = Pipeline(folder=folder, source=at.url, targets={"main": server.create_database()})
         pipeline.environ = at.environ
-        pipeline.new_interpreters = True  # as a user starts a command: what has to be imported costs time
+        pipeline.new_interpreters = True  # as a user starts a command: the imports cost time
         pipeline.configure()
         try:
             return measure(pipeline, at, server)
@@ -278,7 +279,7 @@ def measure(pipeline: Pipeline, at: ForecastPlace, server: Server) -> dict[str, 
         cutover_cpu_s = read_cpu_s(pipeline, server) - busy
         if not rehearsed["blocks"]:
             break
-        pipeline.wait_until_caught_up("main")  # a heartbeat came at the wrong moment, on a busy machine
+        pipeline.wait_until_caught_up("main")  # on a busy machine a heartbeat may come at the wrong moment
     read_s, load_s = loaded["first_fill_seconds"], loaded["seconds"]
     return {
         "rows": loaded["rows"],
@@ -296,7 +297,7 @@ def measure(pipeline: Pipeline, at: ForecastPlace, server: Server) -> dict[str, 
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure all cases, and print each beside its forecast."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(TYPES), default=list(TYPES))
     parser.add_argument("--narrow", type=int, default=100_000)
@@ -327,7 +328,7 @@ def print_comparison(case: str, found: dict[str, Any]) -> dict[str, float]:
 
 
 def verdict(factors: dict[str, float]) -> int:
-    """Print whether all are near enough; return the exit code."""
+    """Print whether all factors are within the limit; return the exit code."""
     met = sum(factor <= FACTOR_MAX for factor in factors.values())
     worst = max(factors, key=lambda name: factors[name])
     said = "met" if met == len(factors) else "MISSED"
@@ -339,7 +340,7 @@ def verdict(factors: dict[str, float]) -> int:
 
 
 def format_forecast(found: dict[str, Any]) -> str:
-    """Return figures in one line."""
+    """Return the figures of a forecast or measurement in one line."""
     parts = (
         f"{name} {value}" if isinstance(value, int) else f"{name} {_figures(value)}" for name, value in found.items()
     )
@@ -347,6 +348,7 @@ def format_forecast(found: dict[str, Any]) -> str:
 
 
 def _figures(value: Any) -> str:
+    """Return one number, or several, as text."""
     return " / ".join(f"{v:.3g}" for v in (value if isinstance(value, tuple) else (value,)))
 
 

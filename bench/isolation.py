@@ -1,11 +1,11 @@
-"""R1: a broker that is dead, stopped or slow leaves the list of those that are asked (RocketMQ part 2, fuse).
+"""R1: a dead, stopped or slow broker leaves the list of the brokers that a client asks (RocketMQ part 2, fuse).
 
     python -m bench.isolation [--quick] [--rounds 20] [--watch 3600]
 
-Three brokers on this machine, without a cluster: a client that may choose. Measured is the time from the first failure
-(or the first slow answer) until the peer is isolated, what the next connection of the process waits (with a peer that
-is stopped, the first one waits for its share of the connection's timeout: silence is the only sign), and how often a
-healthy peer is isolated while connections are opened for `--watch` seconds.
+A client may choose among three brokers on this machine, without a cluster. Three things are measured: the time from the
+first failure (or the first slow answer) until the peer is isolated; the wait of the next connection of the process; and
+how often a healthy peer is isolated while connections are opened for `--watch` seconds. A stopped peer only keeps
+silent, so the first connection waits for its share of the connection's timeout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from venus.rpc.connection import BrokerConnection
 
 PAPER = '30 s -> "milliseconds"'
 GOAL_MS = 10.0
-#: Between two connections to healthy brokers: an hour of them must not be the load that makes them slow.
+#: Pause between two connections to healthy brokers: an hour of connections must not make the brokers slow.
 PAUSE_S = 0.1
 
 
@@ -52,7 +52,7 @@ class Process:
         os.kill(self.process.pid, number)
 
     def stop(self) -> None:
-        """Kill it, if it lives."""
+        """Kill the process if it is alive."""
         self.process.kill()
         self.process.wait()
 
@@ -101,7 +101,7 @@ def connect(reach: str) -> float:
 
 
 def measure_isolation(kind: str) -> tuple[float, float, float]:
-    """Return, in ms: first failure until isolated, the next connection, and one while all were well (median of 20)."""
+    """Return ms until isolation, of the next connection, and of one to healthy brokers (median of 20)."""
     with start_three() as started:
         reach = ",".join(each.address for each in started)
         known = rpc_brokers._known[reach] = RecordingSelector(tuple(reach.split(",")))
@@ -143,7 +143,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def measure(rounds: int, watch_s: float) -> list[FigureResult]:
-    """Measure each fault in a number of rounds, then healthy brokers for a time (0 = not at all)."""
+    """Measure each fault in a number of rounds, then healthy brokers for `watch_s` (0 skips this)."""
     found: list[FigureResult] = []
     for kind in ("dead", "stopped", "slow") if rounds else ():
         times = [measure_isolation(kind) for _ in range(rounds)]

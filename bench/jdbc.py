@@ -1,7 +1,7 @@
 """The peer of the load bench: Spark writes the same rows, from a Parquet file, through PostgreSQL's JDBC driver.
 
-The embedded server listens on a socket file only, the driver speaks TCP: a relay stands between, a few percent of a
-core. The time is that of the second write, when the JVM is warm, without Spark's start.
+The embedded server listens on a socket file only and the driver speaks TCP, so a relay connects them, for a few percent
+of a core. The time is that of the second write, when the JVM is warm; it excludes Spark's start.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ WORKERS = 2
 class LoadSite:
     """One folder with a server, a broker that holds one table, and any number of targets.
 
-    With `reach` the brokers are external, and the business has the name used by the other figures.
+    With `reach` the brokers are external, and the business has the name that the other figures use.
     """
 
     def __init__(self, folder: Path, postgres: EmbeddedPostgres, shape: Shape, rows: int, *, reach: str = "") -> None:
@@ -80,6 +80,7 @@ load_workers = {WORKERS}
         return name
 
     def _of_broker(self) -> str:
+        """Return the broker's part of the configuration."""
         if self._reach:
             return f'[business]\nname = "{BUSINESS}"\n[broker]\naddresses = {json.dumps(self._reach.split(","))}'
         data = self._folder / f"broker-{self._source}"
@@ -124,7 +125,7 @@ load_workers = {WORKERS}
         return self._broker.pid
 
     def window_s(self, name: str) -> float:
-        """Return the seconds from the begin of the first split's transaction to the commit of the last one's."""
+        """Return the seconds from the start of the first split's transaction to the commit of the last split."""
         with closing(self.postgres.connect(name)) as connection, connection.cursor() as cursor:
             cursor.execute(
                 "SELECT extract(epoch FROM max(pg_xact_commit_timestamp(xmin)) - min(done_at)) FROM venus.load_manifest"

@@ -2,13 +2,13 @@
 
     python -m bench.overload [--quick] [--shared-cores] [--flat-out]
 
-One broker process. A trickle commits a row at a time and asks for health; first alone, then beside two producers and
-two readers that read the full data over and over. What fits is measured first: what the producers commit at another
-broker as fast as they can. Then they offer twice that at a steady rate, whatever is taken of it, or as
-much as they can with `--flat-out`. Nothing may be lost, the details are given up first, memory stays bounded. The
-paper's clients have machines of their own: here floods and readers have one half of the cores, the broker, the trickle
-and an echo server the other, unless `--shared-cores` says otherwise. What the echo takes at the same moments is what
-the machine alone does to a latency.
+One broker process. A trickle commits one row at a time and asks for health; first alone, then beside two producers
+(floods) and two readers that read the full data over and over. The capacity is measured first: the rate at which the
+floods commit at another broker as fast as they can. Then they offer twice that at a steady rate, whatever is accepted
+of it, or as much as they can with `--flat-out`. Nothing may be lost, the broker must give up details first, and its
+memory must stay bounded. The paper's clients have separate machines. Here floods and readers have one half of the
+cores; the broker, the trickle and an echo server have the other, unless `--shared-cores` is given. The latency of the
+echo at the same moments shows how much the machine alone adds.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 FLOODS, READERS = 2, 2
-#: How many times what fits is offered.
+#: Multiple of the capacity that the floods offer.
 TIMES = 2.0
 
 
 @contextmanager
 def start_broker() -> Iterator[tuple[str, str, int]]:
-    """Start a broker; give its addresses and its process."""
+    """Start a broker; yield its two addresses and its process id."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         options = BrokerSettings(
             listen="127.0.0.1:0", http="127.0.0.1:0", data_dir=Path(folder), degrade=DegradeSettings(cpu_sustain_s=5)
@@ -69,9 +69,9 @@ def start_broker() -> Iterator[tuple[str, str, int]]:
 
 @contextmanager
 def overload(address: str, cores: set[int], pace: float) -> Iterator[list[float]]:
-    """Run the floods and the readers; give at the end the ratio of each flood's offered load to the accepted one.
+    """Run floods and readers; at the end the yielded list has each flood's ratio of offered load to accepted load.
 
-    `pace` is each flood's, in rows a second; 0 = as fast as it can.
+    `pace` is the rate of each flood in rows a second; 0 = as fast as it can.
     """
     stop = spawn.Event()
     said: Queue[float] = spawn.Queue()
@@ -82,7 +82,7 @@ def overload(address: str, cores: set[int], pace: float) -> Iterator[list[float]
     with use_cores(cores):
         for each in work[:FLOODS]:
             each.start()
-    with AdminClient(address) as admin:  # nothing can be read before it is there
+    with AdminClient(address) as admin:  # readers can only start once the businesses exist
         while sum(bool(b.next_offset) for b in admin.status().businesses if b.business in names) < FLOODS:
             time.sleep(0.1)
     with use_cores(cores):
@@ -106,25 +106,25 @@ def rows_taken(address: str) -> int:
 
 
 def measure_capacity(quick: bool, cores: set[int]) -> float:
-    """Return how many rows a second are committed while the floods send as fast as they can, and no trickle.
+    """Return the rows a second that are committed while the floods send as fast as they can, without a trickle.
 
-    At a broker of its own, so that the one that is measured begins with nothing.
+    It uses a separate broker, so that the measured one begins empty.
     """
     with start_broker() as (address, _, _), overload(address, cores, 0.0):
-        time.sleep(4.0 if quick else 10.0)  # until as much is behind as may be
+        time.sleep(4.0 if quick else 10.0)  # until the full data is as far behind as is allowed
         began, before = time.monotonic(), rows_taken(address)
         time.sleep(6.0 if quick else 20.0)
         return (rows_taken(address) - before) / (time.monotonic() - began)
 
 
 def degraded_lanes(address: str) -> list[int]:
-    """Return the degraded lanes, the last one to go first."""
+    """Return the degraded lanes, the one degraded last first."""
     with AdminClient(address) as admin:
         return sorted((lane.lane for lane in admin.status().traffic.lanes if lane.degraded_since_us), reverse=True)
 
 
 def gives_up_details_first(seen: Collection[tuple[int, ...]]) -> bool:
-    """Whether lanes were given up, and none before that of the details; without any, there was no overload."""
+    """Return whether lanes were degraded, and none before the lane of details. Without any there was no overload."""
     return any(seen) and all(found == (4, 3, 2, 1)[: len(found)] for found in seen)
 
 
@@ -134,7 +134,7 @@ class OverloadResult:
 
     idle: Latencies = field(default_factory=Latencies)
     loaded: Latencies = field(default_factory=Latencies)
-    #: Rows a second of the floods that were committed: as fast as they could, and beside the trickle.
+    #: Committed rows a second of the floods: as fast as they could, and beside the trickle.
     fits: float = 0.0
     taken: float = 0.0
     offered: Sequence[float] = ()
@@ -166,7 +166,7 @@ def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> S
 
 
 def run_trickle(seen: OverloadResult, trickle: Trickle, seconds: float, address: str, pid: int) -> None:
-    """Run the trickle beside the load, and record the broker's reaction."""
+    """Run the trickle beside the load, and record the degraded lanes and the memory of the broker."""
     began, before = time.monotonic(), rows_taken(address)
     while time.monotonic() < began + seconds:
         trickle.run(1.0, seen.loaded)
@@ -176,7 +176,7 @@ def run_trickle(seen: OverloadResult, trickle: Trickle, seconds: float, address:
 
 
 def count(seen: OverloadResult, sent: int, status: broker_pb2.BrokerStatus) -> None:
-    """Count the rows that have arrived; whole batches are missing where a flood has anything undecided or odd."""
+    """Count the rows that have arrived; an undecided or odd batch of a flood counts as missing rows."""
     for found in status.businesses:
         if found.business == "trickle":
             seen.lost += sent - found.next_offset
@@ -185,7 +185,7 @@ def count(seen: OverloadResult, sent: int, status: broker_pb2.BrokerStatus) -> N
 
 
 def findings_of_latencies(seen: OverloadResult, where: str) -> list[FigureResult]:
-    """Return the latencies of lanes 0 and 1, beside that of the machine alone, and the trickle's whole commit."""
+    """Return the lines about latencies: lanes 0 and 1, the machine alone, and a whole commit of the trickle."""
     idle, loaded = seen.idle, seen.loaded
     compared = [
         ("lane 0: health", idle.health, loaded.health),
@@ -218,7 +218,7 @@ def findings_of_latencies(seen: OverloadResult, where: str) -> list[FigureResult
 
 
 def findings_of_overload(seen: OverloadResult) -> list[FigureResult]:
-    """Return whether it was an overload, and its outcome."""
+    """Return the lines about the overload: whether there was one, and its outcome."""
     return [
         at_least(
             f"load offered, times what was taken ({seen.fits:,.0f} rows/s fit, {seen.taken:,.0f} were taken)",

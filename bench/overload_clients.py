@@ -1,4 +1,4 @@
-"""The clients of bench/overload.py: floods, readers, the trickle that is timed, and an echo to compare with."""
+"""The clients of bench/overload.py: floods, readers, the timed trickle, and an echo to compare with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from venus.rpc.producer import Producer
 from venus.rpc.snapshots import SnapshotClient
 
 BATCH_ROWS = 1000
-#: How often a flood that has sent what is due checks what is on the disk.
+#: How often a flood without due batches checks what is on the broker's disk.
 LOOK_S = 0.002
 spawn = multiprocessing.get_context("spawn")
 
@@ -32,11 +32,11 @@ class FloodSource:
         self._producer = producer
         self._digests: dict[int, int] = {}
         self._sent = self._decided = 0
-        #: For how long it waited until the window of the producer had room.
+        #: Seconds of waiting for room in the producer's window.
         self.waited_s = 0.0
 
     def send(self) -> None:
-        """Send the next batch; wait while the broker takes none."""
+        """Send the next batch; wait while the broker accepts none."""
         self._sent += 1
         half = make_half(self._sent, (self._sent - 1) * BATCH_ROWS + 1, BATCH_ROWS)
         self._digests[self._sent] = half.digest
@@ -89,7 +89,7 @@ def send_all(source: FloodSource, stop: Event) -> float:
 def keep_pace(source: FloodSource, rows_per_s: float, stop: Event) -> float:
     """Offer rows at this rate, accepted or not; return the ratio of the offered load to the accepted one.
 
-    What the broker has no room for stays at the source, as changes stay in a log table, and goes when there is room.
+    Rows for which the broker has no room stay at the source, like changes in a log table, and are sent later.
     """
     began, taken = time.monotonic(), source.committed_batches
     due, sent = 0.0, 0
@@ -128,7 +128,7 @@ def echo(said: Queue[tuple[str, int]]) -> None:
 
 @contextmanager
 def run_echo() -> Iterator[tuple[str, int]]:
-    """Run the echo; give its address."""
+    """Run the echo; yield its address."""
     said: Queue[tuple[str, int]] = spawn.Queue()
     process = spawn.Process(target=echo, args=(said,))
     process.start()
@@ -151,7 +151,7 @@ def use_cores(cores: set[int]) -> Iterator[None]:
 
 
 def split_cores() -> tuple[set[int], set[int]]:
-    """Return the cores of the broker and those of its clients; the same if there is but one."""
+    """Return the cores of the broker and those of its clients; both are the same if there is only one core."""
     cores = sorted(os.sched_getaffinity(0))
     middle = (len(cores) + 1) // 2
     return set(cores[:middle]), set(cores[middle:] or cores)
@@ -169,7 +169,7 @@ class Latencies:
 
 
 class Trickle:
-    """Commits a row at a time, asks for health and the echo in between; one request at a time."""
+    """Client that commits one row at a time, and in between asks for health and the echo; one request at a time."""
 
     def __init__(self, address: str, http: str, echo_address: tuple[str, int]) -> None:
         self._http, self._echo = http, echo_address
@@ -188,6 +188,7 @@ class Trickle:
             time.sleep(0.005)
 
     def _commit(self, found: Latencies) -> None:
+        """Commit one row, and record how long each step takes."""
         self.rows += 1
         half = make_half(self.rows, self.rows, 1)
         began = time.monotonic()

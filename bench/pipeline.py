@@ -1,9 +1,9 @@
 """Source PostgreSQL -> target PostgreSQL, from the source's commit to the target's, with its peers in the same run.
 
 `python -m bench.pipeline [--rows 500000] [--rounds 3] [--only narrow,wide,trickle]`. Broker, capture and apply are
-processes of their own, started by the commands that a user types. Times are the server's own commit timestamps, of
-the burst at the source and of the transaction that makes it visible at the target. The peers get ready-made COPY text
-and the same target table: what is left to them is what PostgreSQL itself needs.
+separate processes, started by the commands that a user types. Times are the server's own commit timestamps: of the
+burst at the source, and of the transaction that makes it visible at the target. The peers get ready-made COPY text and
+the same target table, so they measure only PostgreSQL's own work.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class MeasuredPipeline:
         return cursor.fetchone()[0]
 
     def checkpoint(self) -> None:
-        """Start every measurement from the same place."""
+        """Run a CHECKPOINT, so that every measurement starts from the same state."""
         self.target.execute("CHECKPOINT")
 
     def assert_equal(self, shape: Shape) -> None:
@@ -141,12 +141,13 @@ class Peers:
         return self._measure_time(lambda: self._write_staged(self._all, flagged=False))
 
     def mix(self) -> float:
-        """Apply a third of updates, deletes and inserts to the full table, by staging."""
+        """Apply updates, deletes and inserts, a third each, to the full table by staging."""
         self._target.execute("TRUNCATE peer")
         self._target.copy_expert("COPY peer FROM STDIN", io.BytesIO(self._all))
         return self._measure_time(lambda: self._write_staged(self._mix, flagged=True))
 
     def _write_staged(self, text: bytes, *, flagged: bool) -> None:
+        """Copy text into a staging table and merge it; `flagged` text has a column that marks deletions."""
         names = [name for name, _, _ in self._shape.columns]
         columns, sets = ", ".join(names), ", ".join(f"{n} = excluded.{n}" for n in names[1:])
         self._target.execute("BEGIN")
@@ -265,6 +266,8 @@ def main() -> None:
 
 
 class _Stopping:
+    """An object that can be stopped at the end of the benchmark."""
+
     def __init__(self, pipeline: MeasuredPipeline) -> None:
         self.close = pipeline.stop
 

@@ -1,4 +1,4 @@
-"""Processes of the pipeline bench: an embedded PostgreSQL, and VENUS's as a user starts them; their CPU time."""
+"""Processes of the pipeline bench: an embedded PostgreSQL, and VENUS's processes as a user starts them; CPU time."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ log_min_messages = warning
 """
 
 
-#: Of VENUS's processes: an installation has its bytecode, whatever is set where the bench runs.
+#: Environment of VENUS's processes. Bytecode is written, as in an installation, whatever this process has set.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def exit_on_sigterm() -> None:
-    """Let SIGTERM end this process as an error does: with its `finally` blocks, so that nothing is left running."""
+    """Let SIGTERM end this process like an error, so that `finally` blocks run and no process is left."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _exit)
 
 
 def _exit(number: int, _: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+    signal.signal(number, signal.SIG_IGN)  # a second SIGTERM must not interrupt the clean-up
     sys.exit(128 + number)
 
 
 def venus_command(*words: str, file: Path) -> list[str]:
-    """Return a command line of VENUS over a configuration file."""
+    """Return a command line of VENUS that uses a configuration file."""
     return [sys.executable, "-m", "venus.cli", *words, "-c", str(file)]
 
 
@@ -82,7 +82,7 @@ class EmbeddedPostgres:
 
     @property
     def socket(self) -> Path:
-        """The file that it listens on."""
+        """The socket file on which the server listens."""
         info = self._server.get_postmaster_info()
         return Path(str(info.socket_dir)) / f".s.PGSQL.{info.port}"
 
@@ -105,7 +105,7 @@ def free_port() -> int:
 
 
 def server_cpu_s(pid: int) -> float:
-    """Return the processor time of a server: its own, that of processes that have ended, and of those that run."""
+    """Return the processor time of a server: of the postmaster, and of its ended and running processes."""
     server = psutil.Process(pid)
     return sum(server.cpu_times()[:4]) + sum(process_cpu_s(child) for child in server.children())
 
@@ -120,7 +120,7 @@ def process_cpu_s(process: psutil.Process) -> float:
 
 
 class VenusProcesses:
-    """Broker, capture and apply, each in its own process, over one configuration file."""
+    """Broker, capture and apply, each in its own process, with one configuration file."""
 
     def __init__(self, home: Path, postgres: EmbeddedPostgres, options: tuple[str, ...] = ()) -> None:
         self._options = options
@@ -142,7 +142,7 @@ data_dir = "{home / "broker"}"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self, *words: str, file: Path | None = None) -> None:
-        """Run a command to its end, with its own configuration or another one."""
+        """Run a command to its end, with the configuration of these processes or with `file`."""
         done = subprocess.run(
             self._command(*words, file=file),
             stdout=subprocess.PIPE,
@@ -154,7 +154,7 @@ data_dir = "{home / "broker"}"
             raise RuntimeError(f"venus {' '.join(words)}: {done.stdout}")
 
     def start(self, name: str, *words: str) -> None:
-        """Start a process that runs until it is ended."""
+        """Start a command that runs until `end`."""
         self._running[name] = subprocess.Popen(
             self._command(*self._options, *words), stdout=self._log, stderr=self._log, env=ENVIRONMENT
         )
@@ -168,11 +168,11 @@ data_dir = "{home / "broker"}"
         return Path(self._log.name)
 
     def pid(self, name: str) -> int:
-        """Return the process id of one of them, for profilers."""
+        """Return the process id of a process by name, for profilers."""
         return self._running[name].pid
 
     def check(self) -> None:
-        """Raise if one of them has ended."""
+        """Raise if one of the processes has ended."""
         for name, process in self._running.items():
             if process.poll() is not None:
                 raise RuntimeError(f"{name} has ended: {Path(self._log.name).read_text()[-2000:]}")
@@ -196,14 +196,14 @@ data_dir = "{home / "broker"}"
         return self._file
 
     def end(self, name: str) -> None:
-        """End one of them."""
+        """End one process."""
         process = self._running.pop(name)
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
 
     def stop(self) -> None:
-        """End them, the broker last."""
+        """End all processes, the broker last."""
         for name in sorted(self._running, key=lambda n: n == "broker"):
             self.end(name)
         self._log.close()

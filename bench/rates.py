@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from bench.rounds import System, measure
 
-#: How many rows a round sends, by rows in a batch: small batches are slow, and a round should take about a second.
+#: Rows that a round sends, by rows per batch: small batches are slow, and a round should take about a second.
 TOTAL = {1: 5_000, 10: 50_000, 100: 200_000, 1000: 500_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Rows a second until the receiver has them, and until all work is done; microseconds of the server's CPU a row."""
+    """Rows a second until the receiver has them, and until all work is done; the server's CPU microseconds per row."""
 
     received: float
     done: float
@@ -33,7 +33,7 @@ def measure_rates(system: System, sizes: Sequence[int], *, quick: bool) -> dict[
 
 
 def measure_rate(system: System, rows: int, *, rounds: int, warm_up: int) -> Rate:
-    """Measure batches of one size at a system that was started; medians."""
+    """Measure batches of one size at a started system; return medians."""
     batches = max(10, min(TOTAL.get(rows, 200_000), system.rows_max) // rows)
     found, total = measure(system, rows=rows, batches=batches, rounds=rounds, warm_up=warm_up), rows * batches
     return Rate(received=total / found.received_s, done=total / found.done_s, cpu_us=found.server_cpu_s / total * 1e6)

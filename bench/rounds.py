@@ -1,7 +1,7 @@
 """Measurement of transmission: one process sends, one receives, and both read the same monotonic clock.
 
-A system is a `System`; the process that started this script starts its server, a sender process and a receiver
-process, and asks them for one round after the other. Rows are made before the clock starts.
+For each `System`, the main process starts its server, a sender process and a receiver process, and asks them for one
+round after the other. Rows are made before the clock starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ spawn = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """How much one round sends: `batches` times `rows` rows."""
+    """Size of one round: `batches` times `rows` rows."""
 
     number: int
     rows: int
@@ -33,7 +33,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Seconds from the first send until the receiver had everything, and until all work was done; and CPU."""
+    """Seconds from the first send until the receiver had everything, and until all work was done; CPU seconds."""
 
     received_s: float
     done_s: float
@@ -65,11 +65,11 @@ class System(Protocol):
     """A system to measure: its server, sender and receiver."""
 
     name: str
-    #: Of a round: a slow system would take minutes for what a fast one does in a second.
+    #: Maximum rows of a round: a slow system would need minutes for a fast system's second.
     rows_max: int
 
     def missing(self) -> str:
-        """Return which programs are missing, empty = none."""
+        """Return the missing programs as text, empty if there are none."""
 
     def start(self) -> None: ...
 
@@ -89,6 +89,7 @@ class System(Protocol):
 
 
 def _send(make: Callable[[], Sender], pipe: Connection) -> None:
+    """Run the sender's process: prepare and send each round that the main process requests."""
     sender = make()
     pipe.send("ready")
     while (wanted := pipe.recv()) is not None:
@@ -102,6 +103,7 @@ def _send(make: Callable[[], Sender], pipe: Connection) -> None:
 
 
 def _receive(make: Callable[[], Receiver], pipe: Connection) -> None:
+    """Run the receiver's process: receive each round, and report when it was complete."""
     receiver = make()
     pipe.send("ready")
     while (wanted := pipe.recv()) is not None:
@@ -157,7 +159,7 @@ class SenderAndReceiver:
 
 
 def measure(system: System, *, rows: int, batches: int, rounds: int, warm_up: int) -> Figures:
-    """Return the medians."""
+    """Measure rounds of this size; return the medians."""
     pair = SenderAndReceiver(system)
     try:
         figures = [pair.run(Round(number=n, rows=rows, batches=batches)) for n in range(warm_up + rounds)][warm_up:]

@@ -23,7 +23,7 @@ class Sets:
     def start(self, name: str, upstream: Sequence[str] = (), **place: Any) -> str:
         """Start a set below brokers at these addresses, the home if there are none; return its address.
 
-        `place` is what `tests.support.brokers.networks.settings_of` takes.
+        `place` has the arguments of `tests.support.brokers.networks.settings_of`.
         """
         chosen = networks.settings_of(self._folder / name, upstream, **place)
         self.brokers[name] = BrokerProcess(chosen, new_interpreter=True)
@@ -47,7 +47,7 @@ class Sets:
 
 @contextmanager
 def run_sets() -> Iterator[Sets]:
-    """Yield a starter of sets, which end with the block; their data is then removed."""
+    """Yield a starter of sets. At the end of the block the sets end and their data is removed."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         started = Sets(Path(folder))
         try:

@@ -24,11 +24,11 @@ class Shape:
         return f"SELECT {made} FROM generate_series({first}, {last}) g, (VALUES ({version})) w (v)"
 
     def insert(self, first: int, last: int, version: int = 1) -> str:
-        """Return the statement that inserts them."""
+        """Return the statement that inserts the rows of these numbers."""
         return f"INSERT INTO {self.name} {self.rows(first, last, version)}"
 
     def update(self, first: int, last: int, version: int) -> str:
-        """Return the statement that gives them another version."""
+        """Return the statement that updates them to another version."""
         others = ", ".join(f"{name} = ({expression})::{type_}" for name, type_, expression in self.columns[1:])
         return (
             f"UPDATE {self.name} SET {others} FROM generate_series({first}, {last}) g, (VALUES ({version})) w (v) "
@@ -36,7 +36,7 @@ class Shape:
         )
 
     def delete(self, first: int, last: int) -> str:
-        """Return the statement that deletes them."""
+        """Return the statement that deletes the rows of these numbers."""
         return f"DELETE FROM {self.name} WHERE id BETWEEN {first} AND {last}"
 
 

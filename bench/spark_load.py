@@ -1,7 +1,7 @@
 """How fast a target is loaded at offset -1, by each engine, against bare COPY of the same rows and Spark's JDBC writer.
 
-An embedded PostgreSQL holds source and targets. `venus migrate` is run as a user runs it, each time into a fresh
-database, the rows coming from the broker. Bare COPY sends ready text over one and over two connections.
+An embedded PostgreSQL holds source and targets. `venus migrate` runs as a user runs it, each time into a fresh
+database; the rows come from the broker. Bare COPY sends ready text over one and over two connections.
 
     python -m bench.spark_load [--rows 1000000] [--wide-rows 200000] [--rounds 3] [--only narrow|wide]
     python -m bench.spark_load --memory 1000000 5000000     # peak memory of every process
@@ -34,13 +34,13 @@ from bench.loading import LoadSite
 from bench.processes import EmbeddedPostgres
 from bench.shapes import NARROW, WIDE, Shape
 
-#: How often the memory of the processes is looked at.
+#: Interval between two samples of the processes' memory.
 LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """Durations of one load: of the rows alone and of the whole, and processor time by process."""
+    """Durations of one load, of the rows alone and of the whole command, and processor time by process."""
 
     rows_s: float
     whole_s: float
@@ -90,7 +90,7 @@ def split_text(text: bytes, count: int) -> list[bytes]:
 
 @contextmanager
 def count_cpu(home: LoadSite) -> Iterator[dict[str, float]]:
-    """Count the processor time of broker, server and the commands that were run."""
+    """Count the processor time of broker, server and commands within the block."""
     used: dict[str, float] = {}
     before, own = home.cpu_s(), _commands_s()
     yield used
@@ -98,6 +98,7 @@ def count_cpu(home: LoadSite) -> Iterator[dict[str, float]]:
 
 
 def _commands_s() -> float:
+    """Return the processor time of this process and of its ended children."""
     ended, own = resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
     return ended.ru_utime + ended.ru_stime + own.ru_utime + own.ru_stime
 
@@ -129,7 +130,7 @@ def measure(home: LoadSite, rounds: int, jar: str) -> None:
 
 
 def show(name: str, rows: int, found: list[LoadResult], bare: list[LoadResult]) -> None:
-    """Print one line; what it reaches of the bare COPY is counted round by round, as the machine's speed changes."""
+    """Print one line; its ratio to bare COPY is computed round by round, as the machine's speed changes."""
     cpu = {part: statistics.median(t.cpu_s[part] for t in found) / rows * 1e6 for part in found[0].cpu_s}
     parts = ", ".join(f"{part} {spent:.1f}" for part, spent in cpu.items() if spent >= 0.05)
     alone, whole = rates(rows, [t.rows_s for t in found]), rates(rows, [t.whole_s for t in found])
@@ -165,7 +166,7 @@ def print_memory(home: LoadSite) -> None:
 
 
 def note_memory(command: psutil.Process, broker_pid: int, peaks: dict[str, float]) -> None:
-    """Note the resident memory of a command, of what it has started, and of the broker."""
+    """Record the resident memory of a command, of its child processes, and of the broker."""
     try:
         found = {"command": [command], "broker": [psutil.Process(broker_pid)], "worker": [], "JVM": []}
         for child in command.children(recursive=True):
@@ -182,7 +183,7 @@ def note_memory(command: psutil.Process, broker_pid: int, peaks: dict[str, float
 
 @contextmanager
 def run_site(shape: Shape, rows: int) -> Iterator[LoadSite]:
-    """Start everything in a folder of its own."""
+    """Start the server and the broker in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
         postgres = EmbeddedPostgres(Path(folder))
         home = LoadSite(Path(folder), postgres, shape, rows)
@@ -201,7 +202,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("narrow", "wide"))
     parser.add_argument("--memory", type=int, nargs="+", metavar="ROWS")
     asked = parser.parse_args()
-    jar = os.environ.pop("VENUS_BENCH_PGJDBC", "")  # no option of VENUS, which would say so
+    jar = os.environ.pop("VENUS_BENCH_PGJDBC", "")  # not an option of VENUS, which would report an unknown one
     if asked.memory:
         print("      rows engine  peak memory of each kind of process")
         for rows in asked.memory:

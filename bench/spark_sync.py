@@ -2,8 +2,9 @@
 
 `python -m bench.spark_sync [--rows 300000] [--rounds 2]`. One source transaction deletes, updates and inserts a third
 each of a narrow table of that size. Both engines apply it to the same target, one after the other, each in a process
-that is up already: once while it comes (*burst*: source commit to target commit), once after all of it waits at the
-broker (*catching up*: from the end of a pause to the target's commit). The peer gets the same rows as text.
+that already runs. In a *burst* the time runs from the source's commit to the target's. For *catching up* the whole
+transaction waits at the broker, and the time runs from the end of a pause to the target's commit. The peer gets the
+same rows as text.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NAMES = [name for name, _, _ in NARROW.columns]
 
 
 class SparkSyncBench:
-    """Source, broker and target; which engine applies changes from one measurement to the next."""
+    """Source, broker and target; the engine that applies can change from one measurement to the next."""
 
     def __init__(self, home: Path) -> None:
         self.postgres = EmbeddedPostgres(home)
@@ -77,7 +78,7 @@ class SparkSyncBench:
 
     @contextmanager
     def apply_with(self, engine: str) -> Iterator[None]:
-        """Have an engine apply; it is up when a first change has arrived."""
+        """Let an engine apply within the block, which begins once a first change has arrived."""
         self.venus.start("apply", "sync", "--apply-only", "--target", "main", "--engine", engine)
         try:
             self.change([])
@@ -107,7 +108,7 @@ class SparkSyncBench:
         return statements, text.replace(b"\n", b"\tf\n") + keys
 
     def change(self, statements: list[str]) -> None:
-        """Run one transaction at the source, with a mark that shows when it has arrived."""
+        """Run one transaction at the source, with a mark row that shows when it has arrived."""
         self._mark += 1
         self.source.execute("BEGIN")
         for statement in [*statements, f"UPDATE mark SET n = {self._mark}"]:
@@ -115,7 +116,7 @@ class SparkSyncBench:
         self.source.execute("COMMIT")
 
     def wait_for_mark(self) -> float:
-        """Wait for the mark; return the target's commit, Unix seconds."""
+        """Wait for the mark row; return the time of the target's commit in Unix seconds."""
         self._wait_until(lambda: self._read_value(self.target, "SELECT n FROM mark") == self._mark)
         return self._commit_time(self.target)
 
@@ -126,7 +127,7 @@ class SparkSyncBench:
         return arrived - self._commit_time(self.source)
 
     def measure_catching_up(self, statements: list[str], rows: int) -> float:
-        """Return the seconds from the end of a pause to the target's commit; everything waits at the broker by then."""
+        """Return the seconds from the end of a pause, when everything waits at the broker, to the target's commit."""
         pause(self.settings, "main")
         before = self._next_offset()
         self.change(statements)
@@ -200,7 +201,7 @@ class SparkSyncBench:
 
 
 def measure(bench: SparkSyncBench, rows: int, rounds: int) -> dict[str, list[float]]:
-    """Return seconds by engine and way, of the peer, and the engines' processor time."""
+    """Return the seconds by engine and kind of measurement, those of the peer, and the engines' processor time."""
     found: dict[str, list[float]] = defaultdict(list)
 
     def apply_one(name: str, way: Callable[[list[str]], float], *, counts: bool) -> None:
@@ -249,7 +250,7 @@ def report(console: Console, rows: int, found: dict[str, list[float]]) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=2)

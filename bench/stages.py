@@ -1,7 +1,7 @@
 """Where the time of small transactions goes: the log of cuts (venus/process/tracing.py) of all processes, put together.
 
-What each stage takes is from the end of the one before it, so the stages of a transaction add up to its latency, as the
-bench sees it, and the target's fsync, which is behind the target's timestamp.
+A stage begins at the end of the one before it. So the stages of a transaction add up to its latency, as the bench
+measures it, plus the target's fsync, which comes after the target's timestamp.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-#: What a stage is, and the time at which it ends.
+#: Description of each stage, and the timestamp at which it ends.
 STAGES = (
     ("a cut is opened (the application's own fsync included)", "captured.opened"),
     ("its rows are read, encoded and sent", "captured.sent"),
@@ -79,4 +79,5 @@ def report(console: Console, found: Mapping[str, list[float]]) -> None:
 
 
 def _part(times: list[float], part: float) -> float:
+    """Return a percentile, for example 0.5 for the median."""
     return sorted(times)[min(len(times) - 1, int(len(times) * part))] if times else float("nan")

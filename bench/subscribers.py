@@ -1,11 +1,12 @@
-"""Many subscribers in a process of their own, each a stream over a TCP connection of its own; and lines with a delay.
+"""Many subscribers in one separate process, each a stream over its own TCP connection; and lines with a delay.
 
-*Light* subscribers share connections, because a machine has no room for ten thousand. They may be served by a client
-that costs less than gRPC's (`bench.light`).
+*Light* subscribers share connections, because a machine has no room for ten thousand. They may use a client that costs
+less than gRPC's (`bench.light`).
 
-Each checks the seal, reads every increment, gives its credit back and acknowledges, as `venus.rpc.subscriber` does;
-with threads, a thousand of those would measure the client. A frame whose bytes are those of one that another subscriber
-of the process has read is compared, not read again: elsewhere subscribers have machines of their own.
+Each checks the seal, reads every increment, returns its credit and acknowledges, like `venus.rpc.subscriber`; a
+thousand of the product's subscribers, which are threads, would measure the client. A frame with the same bytes as one
+that another subscriber of the process has read is compared, not read again: in production subscribers have separate
+machines.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from venus.rpc.event_loop import run
 from venus.rpc.sealed import SUBSCRIBE, seal
 from venus.wire import broker_pb2
 
-#: How long subscribers may take to get anywhere.
+#: Longest wait for any progress of the subscribers.
 PATIENCE_S = 300.0
-#: What was taken is given back after this time, or when half of the credit is taken.
+#: Used credit is returned after this time, or when half of it is used.
 SAY_EVERY_S = 1.0
-#: So many of a process open their streams at once: a broker waits ten seconds for the first frame of each.
+#: Subscribers of a process that open their streams at once: a broker waits ten seconds for the first frame of each.
 OPENING_MAX = 500
-#: All positions are looked at this often, not with each frame; when a frame came is noted with it.
+#: How often all positions are checked; that is not done for each frame, which has its time of arrival.
 LOOK_EVERY_S = 0.02
 spawn = multiprocessing.get_context("spawn")
 
 
 @dataclass(slots=True)
 class _Owed:
-    """Credit of one subscriber that is not given back yet."""
+    """Credit that one subscriber has not returned."""
 
     call: Any
     number: int
@@ -51,7 +52,7 @@ class _Owed:
     is_saying: bool = False
 
     async def return_credit(self, seen: _Progress) -> None:
-        """Give it back, and acknowledge; not while that is being said."""
+        """Return the credit and acknowledge, unless an earlier return is being sent."""
         if self.is_saying:
             return
         taken, self.taken, self.said_at = self.taken, 0, time.monotonic()
@@ -62,7 +63,7 @@ class _Owed:
 
 @dataclass(slots=True)
 class _Progress(Arrival):
-    """What the subscribers have received, and the credit that they have not given back."""
+    """Increments that the subscribers have received, and the credit that they have not returned."""
 
     owed: list[_Owed] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,6 +78,7 @@ def _channel(address: str) -> grpc.aio.Channel:
 async def _subscribe(
     channel: grpc.aio.Channel, number: int, group: str, offset: int, credit_bytes: int, seen: _Progress
 ) -> None:
+    """Open one stream; record each frame, and return credit."""
     call: Any = channel.stream_stream(SUBSCRIBE, request_serializer=seal, response_deserializer=None)()
     opening = broker_pb2.Open(business=BUSINESS, group=group, offset=offset, credit_bytes=credit_bytes)
     await call.write(broker_pb2.ConsumerFrame(open=opening))
@@ -94,7 +96,7 @@ async def _subscribe(
 
 
 async def _return_overdue_credit(seen: _Progress) -> None:
-    """Give back what is owed for long: a broker may wait for it, and send nothing before."""
+    """Return credit that has been owed for long: a broker may send nothing before it gets it."""
     while True:
         await asyncio.sleep(SAY_EVERY_S / 4)
         due = time.monotonic() - SAY_EVERY_S
@@ -106,6 +108,7 @@ async def _return_overdue_credit(seen: _Progress) -> None:
 async def _watch(
     addresses: Sequence[str], count: int, name: str, offset: int, credit: int, on_one: int, orders: Connection
 ) -> None:
+    """Run the subscribers of one process: open streams on order, then report arrivals below offsets."""
     orders.send(None)  # up, which takes a second
     await asyncio.to_thread(orders.recv)
     seen = _Progress([offset] * count, [[] for _ in range(count)], [[] for _ in range(count)])
@@ -131,7 +134,7 @@ async def _watch(
 
 
 async def _report_failure(work: Coroutine[Any, Any, None], orders: Connection) -> None:
-    """Report why a subscriber ended to the waiting process, which would wait for its rows otherwise."""
+    """Report why a subscriber ended; otherwise the main process would wait for its rows."""
     try:
         await work
     except Exception as error:
@@ -140,6 +143,7 @@ async def _report_failure(work: Coroutine[Any, Any, None], orders: Connection) -
 
 
 async def _change(seen: _Progress) -> None:
+    """Wait until something has arrived, for a second at most."""
     seen.changed.clear()
     with suppress(TimeoutError):
         await asyncio.wait_for(seen.changed.wait(), 1.0)
@@ -147,7 +151,7 @@ async def _change(seen: _Progress) -> None:
 
 
 def run_subscribers(*arguments: Any) -> None:
-    """Execute orders: up, open, opened, then offsets."""
+    """Run subscribers that execute orders: up, open, opened, then offsets."""
     run(_watch(*arguments))
 
 
@@ -175,7 +179,7 @@ class Subscribers:
         self._answer()
 
     def open(self) -> None:
-        """Let it open its streams; `opened` waits for them."""
+        """Let the process open its streams; `wait_until_open` waits for them."""
         self._orders.send(None)
 
     def wait_until_open(self) -> None:
@@ -183,11 +187,11 @@ class Subscribers:
         self._answer()
 
     def ask(self, offsets: Sequence[int]) -> None:
-        """Ask when all of them had everything below these offsets; `arrivals` waits for it."""
+        """Ask when all subscribers have everything below these offsets; `arrivals` waits for the answer."""
         self._orders.send(offsets)
 
     def arrivals(self) -> Arrivals:
-        """Wait for what was asked for."""
+        """Wait for the answer to `ask`, and return it."""
         found = self._answer()
         assert isinstance(found, Arrivals)
         return found
@@ -220,9 +224,9 @@ def subscribers(
     on_one: int = 1,
     watch: Callable[..., None] = run_subscribers,
 ) -> Iterator[Callable[..., Arrivals]]:
-    """Open subscribers, `on_one` on each connection; yield what waits until all have everything below some offsets.
+    """Open subscribers, `on_one` per connection; yield a function that waits until all have everything below offsets.
 
-    `watch` is what each process runs: gRPC's client, or that of `bench.light`.
+    Each process runs `watch`: gRPC's client, or that of `bench.light`.
     """
     share = [count // processes + (n < count % processes) for n in range(processes)]
     many = [
@@ -260,7 +264,7 @@ def subscribers(
 
 
 class _End(asyncio.Protocol):
-    """One end of a line: what it gets leaves the other end after the delay, in order."""
+    """One end of a line: bytes that it receives leave the other end after the delay, in order."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -278,7 +282,7 @@ class _End(asyncio.Protocol):
 
     def _pass_on(self) -> None:
         data = self._waiting.popleft()
-        if self.other is None:  # the line beyond is not up yet
+        if self.other is None:  # the far end is not connected yet
             self._waiting.appendleft(data)
             asyncio.get_running_loop().call_later(0.001, self._pass_on)
         elif self.other.transport is not None and not self.other.transport.is_closing():
@@ -290,6 +294,7 @@ class _End(asyncio.Protocol):
 
 
 async def _serve_lines(target: str, delay_s: float, orders: Connection) -> None:
+    """Serve the near end of the line, and connect each connection to the broker."""
     loop = asyncio.get_running_loop()
     host, _, port = target.rpartition(":")
     tasks: set[asyncio.Task[None]] = set()
@@ -316,7 +321,7 @@ def _run_lines(target: str, delay_s: float, orders: Connection) -> None:
 
 @contextmanager
 def delay_line(target: str, delay_s: float) -> Iterator[str]:
-    """Yield an address whose connections to a broker take this long each way; a process of its own."""
+    """Yield an address whose connections to a broker have this delay each way; they run in a separate process."""
     orders, theirs = spawn.Pipe()
     process = spawn.Process(target=_run_lines, args=(target, delay_s, theirs))
     process.start()

@@ -1,8 +1,8 @@
-"""Many small tables: what installing them and an empty migrate take, and what they cost while idle.
+"""Many small tables: how long their installation and an empty migrate take, and what they cost while idle.
 
-`python -m bench.tables [--tables 500] [--idle 20]`. Every command and process is the one that a user
-types. Seconds are wall time and, beside them, processor time: of the command with its children, and of the PostgreSQL
-server that is source and target in one. The processor's share is what a loaded machine hardly changes.
+`python -m bench.tables [--tables 500] [--idle 20]`. Every command and process is one that a user types. Each cost is
+wall time and processor time: of the command with its children, and of the PostgreSQL server, which is both source and
+target. A loaded machine hardly changes the processor time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.processes import EmbeddedPostgres, VenusProcesses
 GOAL_INSTALL_S = 20.0
 GOAL_MIGRATE_S = 30.0
 GOAL_IDLE_SHARE = 0.03
-#: Before idling is measured: heartbeats and polls are at their slow pace by then.
+#: Wait before idling is measured: heartbeats and polls are at their slow pace by then.
 SETTLE_S = 5.0
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -40,13 +40,13 @@ class Cost:
 
 
 class Server:
-    """The processor time of a PostgreSQL server: of the processes that are there, and of those that have ended."""
+    """The processor time of a PostgreSQL server: of its running and its ended processes."""
 
     def __init__(self, postmaster: int) -> None:
         self._postmaster = postmaster
 
     def cpu_s(self) -> float:
-        """Return the seconds that it has used so far; a backend that ends counts as the postmaster's child."""
+        """Return the seconds that the server has used so far; an ended backend counts as the postmaster's child."""
         used = sum(_fields(self._postmaster)[2:4])
         for pid, parent, own, system, *_ in _processes():
             if parent == self._postmaster or pid == self._postmaster:
@@ -55,19 +55,20 @@ class Server:
 
 
 def _processes() -> list[list[int]]:
+    """Return process id, parent and ticks of every process."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 found.append([int(entry.name), parent, *_fields(int(entry.name))])
-            except OSError:  # it has ended meanwhile
+            except OSError:  # the process has just ended
                 continue
     return found
 
 
 def _fields(pid: int) -> list[int]:
-    """Return the ticks of a process: its own, the system's for it, and both of its children that have ended."""
+    """Return the ticks of a process: user and system, of itself and of its ended children."""
     return [int(f) for f in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]]
 
 
@@ -120,7 +121,7 @@ def measure_idle(server: Server, venus: VenusProcesses, seconds: float) -> dict[
 
 
 def run(home: Path, count: int, idle_s: float, console: Console) -> None:
-    """Measure and print."""
+    """Measure all costs of this number of tables, and print them."""
     postgres = EmbeddedPostgres(home)
     venus = VenusProcesses(home, postgres)
     server = Server(postgres.pid)
@@ -154,7 +155,7 @@ def run(home: Path, count: int, idle_s: float, console: Console) -> None:
 
 
 def report_costs(console: Console, count: int, costs: dict[str, Cost]) -> None:
-    """Print what commands took."""
+    """Print how long the commands took."""
     table = Table(title=f"{count} tables")
     for heading in ("", "wall s", "command CPU s", "server CPU s", "goal: wall s"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -166,7 +167,7 @@ def report_costs(console: Console, count: int, costs: dict[str, Cost]) -> None:
 
 
 def report_idle(console: Console, count: int, shares: dict[str, float], arrived: list[float]) -> None:
-    """Print what idling costs, and that a change still arrives at once."""
+    """Print the cost of idling, and how soon a change then arrives."""
     said = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
     total = sum(shares.values())
     console.print(f"{count} idle tables, of a core: {said}; together {total:.1%} (goal {GOAL_IDLE_SHARE:.0%})")
@@ -176,7 +177,7 @@ def report_idle(console: Console, count: int, shares: dict[str, float], arrived:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, nargs="+", default=[500])
     parser.add_argument("--idle", type=float, default=20.0, help="seconds")

@@ -2,8 +2,8 @@
 
     python -m bench.tls [--rows 100 1000] [--rounds 7] [--warm-up 2]
 
-Producer, broker and consumer as in bench.transmission. The machine's speed changes within minutes, so each round of
-one is followed by a round of the other, and only their ratio counts.
+Producer, broker and consumer as in bench.transmission. The machine's speed changes within minutes, so rounds of the two
+brokers alternate, and only their ratio counts.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run(systems: tuple[VenusSystem, VenusSystem], rows: int, *, rounds: int, war
 
 
 def main() -> int:
-    """Measure what was asked for."""
+    """Measure the requested sizes, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="*", type=int, default=[100, 1000])
     parser.add_argument("--rounds", type=int, default=7)

@@ -1,9 +1,9 @@
-"""`venus run` beside processes of their own, alternately over the same databases, broker and configuration.
+"""`venus run` beside separate processes, alternately with the same databases, broker data and configuration.
 
-`python -m bench.together [--rate 100] [--seconds 10] [--rounds 3] [--idle 30]`. In each round every form is started
-in turn on the same data directory, works and is stopped, so both meet the same state of the machine and of the
-databases. What is measured is that of bench/trickle.py: milliseconds from source commit to target commit, processor
-time of everything that works for VENUS, and besides the memory of VENUS's processes at the end of a run.
+`python -m bench.together [--rate 100] [--seconds 10] [--rounds 3] [--idle 30]`. In each round every form is started in
+turn on the same data directory, works and is stopped, so both meet the same state of the machine and of the databases.
+The measurements are those of bench/trickle.py: milliseconds from source commit to target commit, and processor time of
+everything that works for VENUS. The memory of VENUS's processes at the end of a run is added.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ FORMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     RUN: (("run", "run"),),
 }
-#: After a start everything works at full speed: imports and the first round of every timer are over.
+#: Wait after a start until imports and the first round of every timer are over.
 SETTLE_S = 3.0
 
 
 def start_form(venus: VenusProcesses, form: str) -> None:
-    """Start the processes of a form."""
+    """Start VENUS's processes in this form."""
     for name, *words in FORMS[form]:
         venus.start(name, *words)
 
 
 def end_form(venus: VenusProcesses, form: str) -> None:
-    """End them, the broker last."""
+    """End the processes of a form, the broker last."""
     for name, *_ in reversed(FORMS[form]):
         venus.end(name)
 
@@ -60,24 +60,24 @@ class FormFigures:
     """Measurements of one form of VENUS (one process or several), a value for each round."""
 
     runs: list[MeasuredRun] = field(default_factory=list)
-    #: What the application alone uses, for a table that is not captured.
+    #: Usage of the application alone, with a table that is not captured.
     bare: list[MeasuredRun] = field(default_factory=list)
     idle: list[float] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
 
     def latency_ms(self, part: float) -> float:
-        """Return the median of the runs' latencies that this part of the transactions did not exceed."""
+        """Return the median over the runs of the latency percentile `part` (0 to 1)."""
         return statistics.median(run.percentile(part) for run in self.runs)
 
     def core_percent(self) -> float:
-        """Return what VENUS and the triggers use of a core, in percent."""
+        """Return the percentage of a core that VENUS and the triggers use."""
         return 100 * statistics.median(
             sum(_share(run, part) for part in run.used if part != "peer") - _share(bare, "application")
             for run, bare in zip(self.runs, self.bare, strict=True)
         )
 
     def idle_percent(self) -> float:
-        """Return the same while nothing happens; 0 if it was not measured."""
+        """Return the percentage of a core that VENUS uses while idle; 0 if it was not measured."""
         return 100 * statistics.median(self.idle) if self.idle else 0.0
 
     def memory_mib(self) -> float:
@@ -86,6 +86,7 @@ class FormFigures:
 
 
 def _share(run: MeasuredRun, part: str) -> float:
+    """Return the share of a core that a part used in a run."""
     return run.used.get(part, Usage(cpu_s=0, switches=0)).cpu_s / run.seconds
 
 
@@ -109,7 +110,7 @@ class Together(TrickleBench):
 
     @contextmanager
     def running_as(self, form: str) -> Iterator[None]:
-        """While the block runs, VENUS runs in this form."""
+        """Run VENUS in this form within the block."""
         self.form = form
         start_form(self.venus, form)
         try:
@@ -124,6 +125,7 @@ class Together(TrickleBench):
         return {name: [self.venus.pid(name)] for name, *_ in FORMS[self.form]}
 
     def parts(self) -> dict[str, list[int]]:
+        """Return the process ids of VENUS, of the databases' backends and of the application, by part."""
         found: dict[str, list[int]] = {"source backend": [], "target backend": []}
         self.source.execute("SELECT pid, application_name FROM pg_stat_activity WHERE pid IS NOT NULL")
         for pid, name in self.source.fetchall():
@@ -182,7 +184,7 @@ def report(console: Console, rate: int, found: dict[str, FormFigures]) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=100, help="transactions a second")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a run")

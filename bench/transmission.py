@@ -2,9 +2,9 @@
 
     python -m bench.transmission [--only VENUS] [--rows 1 10 100 1000] [--rounds 5] [--warm-up 2]
 
-A row of VENUS is done twice: when the consumer has it (half message, fsync, commit, fsync, delivery), and when it is
-in the full data as well. Peers whose server is not installed are named and left out; bench/README.md says how they
-are installed.
+A row of VENUS has two times: until the consumer has it (half message, fsync, commit, fsync, delivery), and until the
+full data has it too. Peers whose server is not installed are named and left out; bench/README.md says how they are
+installed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(system: System, sizes: list[int], *, rounds: int, warm_up: int) -> None:
 
 
 def main() -> int:
-    """Measure what was asked for."""
+    """Measure the requested systems and sizes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="systems whose name contains one of these")
     parser.add_argument("--rows", nargs="*", type=int, default=sorted(TOTAL))

@@ -1,11 +1,11 @@
-"""Small transactions, one row each: latency, and what each part of VENUS costs for one, beside logical replication.
+"""Small transactions, one row each: latency, and the cost of each part of VENUS, beside logical replication.
 
-`python -m bench.trickle [--rate 100] [--seconds 10] [--rounds 5] [--idle 10] [--tables 0] [--no-peer] [--stages]`.
-An application commits at a fixed rate, in as many sessions as that needs. Three runs alternately: into a captured
-table; into one under PostgreSQL's logical replication; into one without either, for the cost of the application's
-session alone. Latency is from the source's commit timestamp to the target's: one server stamps
-both. Logical replication keeps the source's timestamp, so its rows note when they were inserted, which is a little
-before their commit. `--stages` shows where VENUS's time goes (bench/stages.py).
+`python -m bench.trickle [--rate 100] [--seconds 10] [--rounds 5] [--idle 10] [--tables 0] [--no-peer] [--stages]`. An
+application commits at a fixed rate, in as many sessions as that needs. Three runs alternate: into a captured table;
+into one under PostgreSQL's logical replication; into one without either, for the cost of the application's session
+alone. Latency is from the source's commit timestamp to the target's: one server stamps both. Logical replication keeps
+the source's timestamp, so its rows note when they were inserted, which is a little before their commit. `--stages`
+shows where VENUS's time goes (bench/stages.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bench.usage import Usage, read_usage, usage_between
 
 #: One session commits at most about this often.
 SESSION_TX_PER_S = 250
-#: Before a run is measured.
+#: Seconds before a run is measured.
 WARM_UP_S = 1.0
 ARRIVE_S = 30.0
 GOAL_P50_MS, GOAL_P99_MS, GOAL_CORE = 5.0, 15.0, 0.30
@@ -39,7 +39,7 @@ GOAL_FAST_P99_MS = 50.0
 GOAL_IDLE_CORE = 0.01
 #: The captured table, the one under logical replication, the one without either.
 VENUS, PEER, PLAIN = "tick", "peer", "plain"
-#: Whose use is counted; and that of the application, beside its use for an uncaptured table.
+#: Parts whose usage is counted; the triggers' is the application's usage minus that for an uncaptured table.
 PARTS = ("source backend", "capture", "broker", "apply", "target backend")
 TRIGGERS = "triggers (application's backend, beside an uncaptured table)"
 
@@ -52,11 +52,11 @@ class MeasuredRun:
     latencies: list[float]
     used: Mapping[str, Usage]
     seconds: float
-    #: How many cuts took them to the target: where the machine is slow, one has several transactions.
+    #: Number of cuts that carried them: on a slow machine a cut has several transactions.
     cuts: int
 
     def percentile(self, part: float) -> float:
-        """Return the latency that this part of the transactions did not exceed."""
+        """Return the latency percentile `part` (0 to 1)."""
         return self.latencies[min(len(self.latencies) - 1, int(len(self.latencies) * part))]
 
 
@@ -81,13 +81,13 @@ class SteadyApplication:
         return [int(session.info.backend_pid) for session in self._sessions]
 
     def take(self, count: int) -> range:
-        """Return the next keys."""
+        """Return the next `count` keys, and count them as used."""
         keys = range(self._next, self._next + count)
         self._next += count
         return keys
 
     def commit(self, table: str, seconds: float) -> range:
-        """Commit for a time; return the keys of what was inserted."""
+        """Commit for a time; return the keys of the inserted rows."""
         keys = self.take(int(seconds * self.rate))
         start = time.monotonic()
         threads = [
@@ -120,16 +120,16 @@ class TrickleBench:
         self.source: Any = self.postgres.connect("source").cursor()
         self.target: Any = self.postgres.connect("target").cursor()
         self.venus = VenusProcesses(home, self.postgres, ("-v", "--log-format", "json") if stages else ())
-        self.commits: list[tuple[float, float]] = []  # at source and target, of what VENUS carried
+        self.commits: list[tuple[float, float]] = []  # commits at source and target of the rows that VENUS carried
         self.application = SteadyApplication(self.postgres, rate)
 
     def start(self, tables: int) -> None:
-        """Install, load the empty tables, start what stays; `tables` more tables are captured and never written."""
+        """Install, load the empty tables, start all processes; `tables` more tables are captured and never written."""
         for table in (VENUS, PEER, PLAIN):
             self.source.execute(f"CREATE TABLE {table} (id integer PRIMARY KEY, v text)")
         for n in range(tables):
             self.source.execute(f"CREATE TABLE idle_{n} (id integer PRIMARY KEY, v text)")
-        # its apply worker gives the source's commit timestamp to the target's commit, which says nothing
+        # its apply worker copies the source's commit timestamp to the target's commit
         self.target.execute(
             f"CREATE TABLE {PEER} (id integer PRIMARY KEY, v text, at timestamptz DEFAULT clock_timestamp())"
         )
@@ -155,7 +155,7 @@ class TrickleBench:
         self.postgres.stop()
 
     def parts(self) -> dict[str, list[int]]:
-        """Return the processes that work for VENUS, or beside it."""
+        """Return the process ids of each part: VENUS's, the databases' and the peer's."""
         self.source.execute("SELECT pid, application_name, backend_type FROM pg_stat_activity WHERE pid IS NOT NULL")
         found: dict[str, list[int]] = {"source backend": [], "target backend": [], "peer": []}
         for pid, name, kind in self.source.fetchall():
@@ -169,7 +169,7 @@ class TrickleBench:
         return found | {"application": self.application.pids}
 
     def run(self, table: str, seconds: float) -> MeasuredRun:
-        """Commit into a table for a time."""
+        """Commit into a table for a time; return latencies and usage."""
         self.application.commit(table, WARM_UP_S)
         parts = self.parts()
         before, began, cuts = read_usage(parts), time.monotonic(), self._cuts()
@@ -182,11 +182,12 @@ class TrickleBench:
         return MeasuredRun(rate=len(keys) / committed_s, latencies=latencies, used=used, seconds=committed_s, cuts=cuts)
 
     def _cuts(self) -> int:
-        """Return how many cuts there were; each of a few rows is one batch."""
+        """Return the number of cuts so far; a cut of a few rows is one batch."""
         self.source.execute("SELECT last_batch FROM venus.checkpoint")
         return int(self.source.fetchone()[0])
 
     def _wait_for_rows(self, table: str, keys: range) -> None:
+        """Wait until the target has the rows of these keys."""
         end = time.monotonic() + ARRIVE_S
         while table != PLAIN:
             self.target.execute(f"SELECT count(*) FROM {table} WHERE id BETWEEN {keys[0]} AND {keys[-1]}")
@@ -198,6 +199,7 @@ class TrickleBench:
             time.sleep(0.02)
 
     def _latencies(self, table: str, keys: range) -> list[float]:
+        """Return the milliseconds from the source's commit to the target's, for each key."""
         stamps = []
         for cursor in (self.source, self.target):
             at = "at" if table == PEER and cursor is self.target else "pg_xact_commit_timestamp(xmin)"
@@ -216,7 +218,7 @@ class TrickleBench:
         return self._latencies(VENUS, keys)[0]
 
     def across_ms(self, tables: int) -> float:
-        """Change a row of each of the other tables in one transaction; return the milliseconds until they are seen."""
+        """Change a row of each other table in one transaction; return the milliseconds until the target has all."""
         (key,) = keys = self.application.take(1)
         self.source.execute("BEGIN")
         self.source.execute("".join(f"INSERT INTO idle_{n} VALUES ({key}, 'all');" for n in range(tables)))
@@ -235,7 +237,7 @@ class TrickleBench:
 
 
 class LogicalReplication:
-    """PostgreSQL's logical replication. The slot is created apart: both databases are on one server."""
+    """PostgreSQL's logical replication. Both databases are on one server, so the slot is created separately."""
 
     def __init__(self, bench: TrickleBench) -> None:
         self._source, self._target = bench.source, bench.target
@@ -248,7 +250,7 @@ class LogicalReplication:
         time.sleep(1)
 
     def close(self) -> None:
-        """End it."""
+        """Drop subscription, publication and slot, and disconnect."""
         self._target.execute("ALTER SUBSCRIPTION peer DISABLE")
         self._target.execute("ALTER SUBSCRIPTION peer SET (slot_name = NONE)")
         self._target.execute("DROP SUBSCRIPTION peer")
@@ -265,7 +267,7 @@ class LogicalReplication:
 
 
 def rounds(bench: TrickleBench, count: int, seconds: float, *, peer: bool) -> dict[str, list[MeasuredRun]]:
-    """Measure alternately."""
+    """Measure the tables alternately; return the runs by table."""
     found: dict[str, list[MeasuredRun]] = {VENUS: [], PEER: [], PLAIN: []}
     for _ in range(count):
         found[VENUS].append(bench.run(VENUS, seconds))
@@ -295,7 +297,7 @@ def report(console: Console, rate: int, found: dict[str, list[MeasuredRun]]) -> 
 
 
 def costs_by_part(found: dict[str, list[MeasuredRun]]) -> dict[str, tuple[float, float, float]]:
-    """Return what each part used: CPU ms and switches a transaction, share of a core; medians of the runs."""
+    """Return the usage of each part: CPU ms and switches per transaction, share of a core; medians of the runs."""
     used = {part: _median(found[VENUS], part) for part in PARTS}
     base = _median(found[PLAIN], "application")
     ms, switches, share = (a - b for a, b in zip(_median(found[VENUS], "application"), base, strict=True))
@@ -313,7 +315,7 @@ def _median(runs: list[MeasuredRun], part: str) -> tuple[float, float, float]:
 
 
 def report_use(console: Console, found: dict[str, list[MeasuredRun]], shared: float) -> None:
-    """Print what each part used for a transaction, for a cut (of `shared` transactions), and of a core."""
+    """Print the usage of each part per transaction, per cut (of `shared` transactions), and as a share of a core."""
     table = Table(title="of it by part")
     for heading in ("", "CPU ms a transaction", "a cut", "switches a transaction", "of a core"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -332,19 +334,19 @@ def _format_row(ms: float, switches: float, of_a_core: float, shared: float) -> 
 
 
 def idle_shares(used: Mapping[str, Usage], seconds: float) -> dict[str, float]:
-    """Return what each part of VENUS uses of a core while idle."""
+    """Return the share of a core that each part of VENUS uses while idle."""
     return {name: usage.cpu_s / seconds for name, usage in used.items() if name not in ("application", "peer")}
 
 
 def report_idle(console: Console, used: Mapping[str, Usage], seconds: float) -> None:
-    """Print what idling costs."""
+    """Print the cost of idling."""
     shares = idle_shares(used, seconds)
     said = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
     console.print(f"idle, of a core: {said}; together {sum(shares.values()):.1%} (goal {GOAL_IDLE_CORE:.0%})")
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=100, help="transactions a second")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a run")

@@ -22,7 +22,7 @@ class Usage:
 
     @classmethod
     def of(cls, pids: Iterable[int]) -> Self:
-        """Read the usage of a part's processes; one that has ended counts for nothing."""
+        """Read the usage of a part's processes; an ended process counts as 0."""
         cpu_s, switches = 0.0, 0
         for pid in pids:
             try:

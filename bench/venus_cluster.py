@@ -62,7 +62,7 @@ class Brokers:
         return [name for name, broker in self._cluster.brokers.items() if broker.is_alive]
 
     def status(self, name: str) -> broker_pb2.BusinessStatus | None:
-        """Return the state of the business at a broker; None = it has none."""
+        """Return the state of the business at a broker, or None if the broker does not have it."""
         with contextlib.suppress(VenusError), AdminClient(self._cluster.brokers[name].address) as admin:
             return next(iter(admin.status(BUSINESS).businesses), None)
         return None
@@ -131,7 +131,7 @@ class Writer:
         self._producer: Producer | None = None
 
     def commit(self, rows: int = 1) -> float:
-        """Commit one batch, however long that takes; return when it was done. Raises VenusError if this try failed."""
+        """Commit one batch, however long that takes; return when it was answered. Raises VenusError if this fails."""
         producer = self._connect()
         try:
             half = make_half(self.committed + 1, self._rows + 1, rows)
@@ -146,7 +146,7 @@ class Writer:
         return time.monotonic()
 
     def commit_until_done(self, rows: int = 1) -> float:
-        """Try until a batch is committed; return when it was."""
+        """Try until a batch is committed; return the time of its answer."""
         end = time.monotonic() + WAIT_S
         while True:
             try:
@@ -157,11 +157,11 @@ class Writer:
                 time.sleep(0.01)
 
     def stream(self, batches: int, rows: int) -> None:
-        """Commit many batches with a window in flight; the rest of a lost leader's batches go to the next one."""
+        """Commit many batches with a window in flight; after the loss of a leader, the rest goes to the next one."""
         last, end = self.committed + batches, time.monotonic() + WAIT_S
         while self.committed < last:
             try:
-                producer = self._connect()  # which finds out what is committed
+                producer = self._connect()  # which learns what is committed
                 if self.committed < last:
                     self._stream(producer, last - self.committed, rows)
             except VenusError:
@@ -171,6 +171,7 @@ class Writer:
                 time.sleep(0.01)
 
     def _stream(self, producer: Producer, batches: int, rows: int) -> None:
+        """Send the batches, commit those that are durable meanwhile, and wait for the last."""
         first = self.committed + 1
         halves = [make_half(first + n, self._rows + n * rows + 1, rows) for n in range(batches)]
         decided = first - 1
@@ -186,6 +187,7 @@ class Writer:
         self.committed, self._rows = last.batch_no, self._rows + batches * rows
 
     def _connect(self) -> Producer:
+        """Return the open producer, or connect one to the leader."""
         if self._producer is None:
             producer = Producer(self._reach, BUSINESS, "bench", window_bytes_max=WINDOW_BYTES)
             try:
@@ -215,7 +217,7 @@ class Writer:
 
 
 def wait_for(condition: Callable[[], Any], every_s: float = 0.02) -> Any:
-    """Wait until a condition is true and return what it said."""
+    """Wait until a condition returns a true value, and return that value."""
     end = time.monotonic() + WAIT_S
     while not (said := condition()):
         if time.monotonic() > end:

@@ -85,7 +85,7 @@ class VenusSender:
             self._sequence += wanted.rows
 
     def send(self, wanted: Round) -> None:
-        """Send half messages, and commit those that are on the broker's disk, all the time."""
+        """Send half messages, and continually commit those that are on the broker's disk."""
         producer, halves = self._producer, self._halves
         first, last = halves[0].batch_no, halves[-1].batch_no
         decided = first - 1
@@ -135,10 +135,10 @@ class VenusReceiver:
 
 
 class VenusSystem:
-    """Half message + fsync + commit + fsync; done when the full data is materialised too.
+    """VENUS with half message + fsync + commit + fsync; a round is done when the full data is materialised too.
 
-    One at a time, the next half message goes when the last is committed, or, with commits not awaited, when its commit
-    has been sent: so does RocketMQ's client.
+    With `one_at_a_time`, the next half message is sent when the last one is committed or, without `awaits_commits`,
+    when its commit has been sent, as RocketMQ's client does.
     """
 
     def __init__(self, *, one_at_a_time: bool = False, awaits_commits: bool = True) -> None:

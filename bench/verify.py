@@ -1,9 +1,9 @@
 """`venus verify` on PostgreSQL source and target: equal tables, planted differences, and both under a write load.
 
 `python -m bench.verify [--rows 1000000] [--runs 20] [--changes-per-s 1000] [--only equal,planted,load]`. Broker,
-capture and apply are processes of their own; the comparison runs in this one, as the command does. In every run of the
-load the findings must be exactly the planted differences: one false or missing finding makes the exit code 1. What is
-"moved" is counted on both sides together: keys with checksums, and rows.
+capture and apply are separate processes; the comparison runs in this one, as the command does. In every run under load
+the findings must be exactly the planted differences; a false or missing finding makes the exit code 1. "Moved" counts
+the keys with checksums and the rows of both sides together.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class VerifyBench:
             cursor.execute("VACUUM ANALYZE narrow")
 
     def select_planted_keys(self) -> list[int]:
-        """Return the keys that the application never touches."""
+        """Return keys for planted differences, which the application never touches."""
         step = self.rows // PLANTED
         return [n * step + 7 for n in range(PLANTED)]
 
@@ -91,7 +91,7 @@ class VerifyBench:
         return run_verify(self.settings, VerifyOptions(**chosen))
 
     def is_exact(self, result: VerifyResult) -> bool:
-        """Whether the findings are exactly the planted differences, and nothing is undecided."""
+        """Return whether the findings are exactly the planted differences and nothing is undecided."""
         found = {(d.key["id"], d.kind.value, d.fault.value) for d in result.differences}
         return found == self.planted and not result.undecided_rows
 
@@ -135,7 +135,7 @@ class ChangeWriter:
                     time.sleep(ahead)
 
     def stop(self) -> float:
-        """Stop it and return how many changes a second there were."""
+        """Stop the application; return how many changes a second it made."""
         self._stop.set()
         self._thread.join(60)
         return self.changes / (time.monotonic() - self._began)
@@ -189,7 +189,7 @@ def main() -> int:
 
 
 def compare_all(verified: VerifyBench, table: Table, chosen: argparse.Namespace, console: Console) -> list[str]:
-    """Compare equal sides, sides with planted differences, and sides under load; return what was not exact."""
+    """Compare equal sides, planted differences, and sides under load; return the runs that were not exact."""
     parts, failed = chosen.only.split(","), []
     if "equal" in parts:
         for what, options in (

@@ -1,6 +1,6 @@
-"""Consumers that record when each change arrived, and changes that are doubled or missing; in a separate process.
+"""Consumers in a separate process that record when each change arrived, and which changes are doubled or missing.
 
-Each is the product's own subscriber in a thread and resumes at its position after its broker was lost. It reads the
+Each is the product's own subscriber in a thread, and resumes at its position after its broker was lost. It reads the
 number in each row's key: `bench.venus_transmission.make_half` counts the rows of a business from 1.
 """
 
@@ -28,7 +28,7 @@ spawn = multiprocessing.get_context("spawn")
 
 @dataclass(slots=True)
 class WatchedRows:
-    """Increments that one consumer has received. `ends`, `times`: the offset behind each increment, and its arrival."""
+    """Increments that one consumer has received. `ends`, `times`: the offset after each increment, and its arrival."""
 
     position: int
     row: int
@@ -37,12 +37,12 @@ class WatchedRows:
     doubled: int = 0
     lost: int = 0
     reconnects: int = 0
-    #: Why it cannot continue.
+    #: Why the consumer cannot continue; empty if it can.
     trouble: str = ""
 
 
 class _Watcher(threading.Thread):
-    """One consumer; `sleep_s` is its work on each row, `counts` whether it has every row of the business."""
+    """One consumer; it sleeps `sleep_s` per row, and `counts` says whether it gets every row of the business."""
 
     def __init__(self, name: str, address: str, offset: int, sleep_s: float, *, counts: bool) -> None:
         super().__init__(daemon=True)
@@ -63,6 +63,7 @@ class _Watcher(threading.Thread):
                 self.ending.wait(RETRY_S)
 
     def _run_session(self) -> None:
+        """Read increments over one connection until it breaks."""
         with Subscriber(self._address, BUSINESS, self._group, credit_bytes=CREDIT_BYTES) as subscriber:
             subscriber.open(self.seen.position, self._epoch)
             while not self.ending.is_set():
@@ -71,6 +72,7 @@ class _Watcher(threading.Thread):
                     subscriber.acknowledge(self.seen.position)
 
     def _take(self, increment: broker_pb2.Increment) -> None:
+        """Record an increment: its time, and rows that are doubled or missing."""
         seen, now = self.seen, time.monotonic()
         if self._counts:
             for row in numbers(increment.body):
@@ -85,7 +87,7 @@ class _Watcher(threading.Thread):
 
 
 def numbers(body: bytes) -> Iterator[int]:
-    """Yield the numbers in the keys of a body that `make_half` has made."""
+    """Yield the row numbers in the keys of a body that `make_half` has made."""
     for table in change_pb2.BatchBody.FromString(body).tables:
         keys = table.record_ids
         for at in range(0, len(keys), KEY_BYTES):
@@ -93,6 +95,7 @@ def numbers(body: bytes) -> Iterator[int]:
 
 
 def _watch(addresses: Mapping[str, str], offset: int, sleep_s: float, counts: bool, orders: Connection) -> None:
+    """Run the consumers of one process, and answer requests for their positions or their results."""
     watchers = {name: _Watcher(name, address, offset, sleep_s, counts=counts) for name, address in addresses.items()}
     for watcher in watchers.values():
         watcher.start()
@@ -153,7 +156,7 @@ class Watchers:
 def watch_changes(
     addresses: Mapping[str, str], offset: int, *, sleep_s: float = 0.0, counts: bool = True
 ) -> Iterator[Watchers]:
-    """Put a consumer at each of these brokers, from an offset on."""
+    """Start a consumer at each of these brokers, from an offset on."""
     watchers = Watchers(addresses, offset, sleep_s, counts=counts)
     try:
         yield watchers

@@ -1,8 +1,8 @@
 """F1: seconds without a writable database at a switch, there and back, behind an application with 1,000 tx/s.
 
-The application stops, and the switch begins at once. Counted: from its last commit at the one database to the first
-write that the other one accepts. The part in which the switch compares schemas, rows and foreign keys depends on the
-size of the tables, and is named apart. A probe measures how long neither database accepts a write.
+The application stops, and the switch begins at once. The time runs from its last commit at one database to the first
+write that the other one accepts. The switch compares schemas, rows and foreign keys; this part depends on the size of
+the tables, and is listed separately. A probe measures how long neither database accepts a write.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ RATE = 1_000
 TABLE = "tick"
 _CREATE = f"CREATE TABLE {TABLE} (id integer PRIMARY KEY, v text)"
 _WRITE = f"UPDATE {TABLE} SET v = v WHERE false"
-#: How the steps of a switch begin that compare.
+#: First words of the steps in which a switch compares.
 _COMPARES = ("compares", "hashes", "checks the foreign keys")
 _ARRIVE_S = 60.0
-#: The database that follows, by the one that the application has.
+#: The database that follows, by the database that the application uses.
 OTHER = {"source": "target", "target": "source"}
 
 
 class SwitchedSite:
-    """Two databases with `venus sync` between them; `owner` is the application's."""
+    """Two databases with `venus sync` between them; the application uses `owner`."""
 
     def __init__(self, home: Path) -> None:
         self.postgres = EmbeddedPostgres(home)
@@ -89,7 +89,7 @@ class SwitchedSite:
         return int(self.cursors[database].fetchone()[0])
 
     def switch(self) -> float:
-        """Switch to the other database; return the seconds in which the switch compared."""
+        """Switch to the other database; return the seconds that the comparisons of the switch took."""
         settings = load(self.venus.file)
         pair = check_pair(settings, "main")
         name = "main" if self.owner == "source" else OLD
@@ -126,19 +126,20 @@ class _StepClock:
         self._step, self._began = "", time.monotonic()
 
     def on_step(self, step: str, _done: int, _total: int) -> None:
+        """Add the time since the last step to that step."""
         now = time.monotonic()
         self.seconds[self._step] = self.seconds.get(self._step, 0.0) + now - self._began
         self._step, self._began = step, now
 
 
 class _WriteClock:
-    """Probe of both databases: when each accepts a write."""
+    """Probe of both databases that records when each accepts a write."""
 
     def __init__(self, site: SwitchedSite) -> None:
         self._site = site
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        #: The last write that was accepted, and the first one since the last that was not.
+        #: Times of the last accepted write, and of the first accepted one since the last rejected one.
         self.last: dict[str, float] = {}
         self.since: dict[str, float] = {}
 
@@ -168,7 +169,7 @@ class _WriteClock:
 
 
 def measure_switch(site: SwitchedSite, seconds: float) -> tuple[float, float, float]:
-    """Write, stop and switch; return the seconds without a write, those that compared, and those with both closed."""
+    """Write, stop and switch; return the seconds without a write, of comparisons, and with both databases closed."""
     before = site.owner
     site.wait_for_rows(site.commit(RATE, 1.0))  # the stream runs in this direction
     site.commit(RATE, seconds)
@@ -182,7 +183,7 @@ def measure_switch(site: SwitchedSite, seconds: float) -> tuple[float, float, fl
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure F1 and return its lines."""
     times, seconds = (2, 2.0) if quick else (6, 10.0)
     with tempfile.TemporaryDirectory() as name:
         site = SwitchedSite(Path(name))

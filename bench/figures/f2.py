@@ -1,7 +1,7 @@
 """F2: the lag of the stream back to the old database, beside that of the stream before the cut-over, at 100 tx/s.
 
-It alternates: the stream runs forwards, a switch, the stream runs backwards, a switch. Lag is from the commit at the
-application's database to that at the other one; one server stamps both.
+The directions alternate: the stream runs forwards, a switch, the stream runs backwards, a switch. Lag runs from the
+commit at the application's database to the commit at the other one; one server stamps both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.figures.figure import Figure, FigureResult, percentile
 
 GOAL = 1.5
 RATE = 100
-#: Behind a switch all loops are new processes; their first seconds are slower.
+#: After a switch all loops are new processes, whose first seconds are slower.
 _WARM_UP_S = 5.0
 
 
@@ -47,7 +47,7 @@ def compare(what: str, there: float, back: float) -> FigureResult:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure F2 and return its lines."""
     rounds, seconds = (2, 4.0) if quick else (4, 15.0)
     found: dict[str, list[list[float]]] = {name: [] for name in OTHER}
     with tempfile.TemporaryDirectory() as name:

@@ -1,7 +1,7 @@
-"""F3: rows a second into a MariaDB and a SQLite target, beside bare statements of the same rows in the same run.
+"""F3: rows a second into a MariaDB and a SQLite target, beside bare statements that write the same rows.
 
-One connection each: the load of a table from the broker's full data, and increments that insert the same rows. Beside
-MariaDB stand multi-row INSERT and LOAD DATA, beside SQLite executemany with as many rows in a transaction.
+Over one connection each: the load of a table from the broker's full data, and increments that insert the same rows. The
+peers are multi-row INSERT and LOAD DATA for MariaDB, and executemany with equal transactions for SQLite.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CREATE = "CREATE TABLE {} (id bigint PRIMARY KEY, name longtext, class longtext
 
 
 def make_rows(first: int, rows: int) -> list[tuple[str, str, str]]:
-    """Return the same rows for everyone."""
+    """Return the rows that VENUS and its peers write."""
     return [(str(n), f"student {n}", f"class {n % 100}") for n in range(first, first + rows)]
 
 
@@ -49,7 +49,7 @@ def measure_rate(rows: int, work: Callable[[], object]) -> float:
 
 
 def insert_bare(server: MariaServer, database: str, rows: Sequence[tuple[str, str, str]]) -> None:
-    """Insert by statements of many rows, a transaction for as many as VENUS has in one."""
+    """Insert by multi-row statements, in transactions as large as those of VENUS."""
     server.execute(_CREATE.format("inserted"), database)
     connection = server.connect(database)
     cursor = connection.cursor()
@@ -63,7 +63,7 @@ def insert_bare(server: MariaServer, database: str, rows: Sequence[tuple[str, st
 
 
 def load_data(server: MariaServer, database: str, table: str, files: Sequence[Path]) -> None:
-    """Load files that are there already, each in a transaction."""
+    """Load existing files by LOAD DATA, one transaction per file."""
     server.execute(_CREATE.format(table), database)
     connection = server.connect(database, local_infile=True, autocommit=True)
     for file in files:
@@ -101,7 +101,7 @@ def write_cuts(feed: Feed, schema: TableSchema, rows: Sequence[tuple[str, str, s
 
 
 def insert_many(file: Path, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert by executemany into a file like that of a target, a transaction for as many as VENUS has in one."""
+    """Insert by executemany into a file like a target's, in transactions as large as those of VENUS."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -114,7 +114,7 @@ def insert_many(file: Path, rows: Sequence[tuple[Any, ...]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BareRate:
-    """The rate of bare statements, with what they are."""
+    """Rate of bare statements, with their name."""
 
     rate: float
     said: str
@@ -148,7 +148,7 @@ class MeasuredTarget:
         run_apply(self.settings, "m", stop, on_report)
 
     def results(self, rows: int) -> list[FigureResult]:
-        """Return the figures."""
+        """Return the lines about this target."""
         load = f"{self.product}: load of {rows:,} rows, one connection"
         stream = f"{self.product}: increments of {rows:,} new rows, cuts of {CUT_ROWS:,}"
         return [
@@ -160,7 +160,7 @@ class MeasuredTarget:
 def measure_maria(
     server: MariaServer, database: str, folder: Path, rows: Sequence[tuple[str, str, str]]
 ) -> tuple[BareRate, BareRate]:
-    """Return the better bare statement for a load and for increments, by as large transactions as VENUS has."""
+    """Return the faster bare statement for a load and for increments, in transactions as large as those of VENUS."""
     bare = measure_rate(len(rows), lambda: insert_bare(server, database, rows))
     found = []
     for name, most in (("loaded", len(rows) // SPLITS_PER_WORKER), ("increments", CUT_ROWS)):
@@ -172,7 +172,7 @@ def measure_maria(
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure F3 and return its lines."""
     count = 100_000 if quick else 1_200_000
     rows = make_rows(0, count)
     with tempfile.TemporaryDirectory() as name, open_site(Path(name)) as (server, url, feed):

@@ -20,7 +20,7 @@ class FigureResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """`measure(quick)` takes minutes, or a part of that if `quick`, which is for trying the script."""
+    """A figure: `measure(quick)` takes minutes, or less if `quick`, which only tries the script."""
 
     id: str
     title: str

@@ -1,11 +1,11 @@
-"""The yardstick of an installation: the same rows loaded into PostgreSQL by `venus migrate`, and taken by a replica.
+"""Speed at which a new replica installs the full data, beside `venus migrate` of the same rows into PostgreSQL.
 
     python -m bench.figures.installation [--rows 1000000]
 
-Three replicated brokers have a table of 4 columns, read from a PostgreSQL source. Alternately, twice: a load into an
-empty target, whose seconds are those that `venus migrate` itself says (without the start of the command), and a
-follower that gets an empty disk, from when it serves until it has all rows in its full data. The log is trimmed
-before, so that the replica cannot follow it from its begin: it takes the leader's copy.
+Three replicated brokers have a table of 4 columns, read from a PostgreSQL source. Two measurements alternate, twice
+each. A load into an empty target takes the seconds that `venus migrate` itself reports (without the start of the
+command). A follower gets an empty disk; its time runs from when it serves until its full data has all rows. The log is
+trimmed before, so the replica cannot follow it from its beginning and takes the leader's copy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GOAL_MEMORY_MIB = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """Seconds of each repetition; `in_sync_s` runs from all rows at a replica until it is in sync."""
+    """Seconds of each repetition; `in_sync_s` runs from when a replica has all rows until it is in sync."""
 
     rows: int
     load_s: tuple[float, ...]
@@ -45,18 +45,18 @@ class Installation:
 
     @property
     def percent(self) -> float:
-        """The speed of an installation in percent of a load's; medians."""
+        """The speed of an installation in percent of the speed of a load; medians."""
         return 100 * statistics.median(self.load_s) / statistics.median(self.install_s)
 
     @property
     def summary(self) -> str:
-        """The rates, and how long it took to be in sync afterwards."""
+        """Both rates, and how long the replica took to be in sync afterwards."""
         install, load = (self.rows / statistics.median(times) for times in (self.install_s, self.load_s))
         return f"{install:,.0f} of {load:,.0f} rows/s, in sync {max(self.in_sync_s):.2f} s later"
 
 
 def measure_installation(rows: int = ROWS) -> Installation:
-    """Measure the figure."""
+    """Measure loads and installations alternately."""
     with (
         run_brokers(broker={"retain_bytes": 0}, follower_backlog_bytes=0) as cluster,
         tempfile.TemporaryDirectory(prefix="venus-bench-") as folder,
@@ -92,6 +92,8 @@ def findings(found: Installation) -> list[FigureResult]:
 
 
 class _Server:
+    """An embedded server for source and target."""
+
     def __init__(self, folder: Path) -> None:
         self.postgres = EmbeddedPostgres(folder)
 
@@ -100,19 +102,20 @@ class _Server:
 
 
 def _measure_installation(cluster: Brokers, rows: int) -> tuple[float, float]:
-    """Give a follower an empty disk; return when it had all rows and how much later it was in sync."""
+    """Give a follower an empty disk; return the seconds until it had all rows, and from then until it was in sync."""
     name = cluster.followers()[0]
     cluster.kill(name)
     shutil.rmtree(cluster.data(name))
     cluster.start(name)
     began = time.monotonic()
-    wait_for(lambda: _is_whole(cluster.status(name), rows), every_s=0.05)  # asking costs the replica time
+    wait_for(lambda: _is_whole(cluster.status(name), rows), every_s=0.05)  # each request costs the replica time
     whole = time.monotonic()
     cluster.wait_in_sync()
     return whole - began, time.monotonic() - whole
 
 
 def _is_trimmed(status: broker_pb2.BusinessStatus | None) -> bool:
+    """Return whether the leader's log begins near its end."""
     return status is not None and status.log_start >= status.next_offset - 1
 
 

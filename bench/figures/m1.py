@@ -1,7 +1,7 @@
 """M1: 4,000,000 rows of 100 bytes by 1, 50, 200 producers to one consumer (Minos figure 5), a business a producer.
 
-Three processes: the broker, one with all producers, one with the consumer's streams, a thread each. From the first
-send until every row has arrived; rows go in batches of 1,000. Neither Kafka nor RocketMQ stands beside it.
+Three processes: the broker, one with all producers, one with the consumer's streams, a thread each. The time runs from
+the first send until every row has arrived; rows go in batches of 1,000. There is no peer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ QUICK_ROWS = 400_000
 PRODUCERS = (1, 50, 200)
 ALONE_S = 6.0
 SLOWER_MAX = 1.2
-#: What all streams of the consumer may have on their way together.
+#: Credit of all streams of the consumer together.
 CREDIT_BYTES = 64 << 20
 PAPER = "2 x Kafka, 3 x RocketMQ at 1; level or behind at 50, 200"
 
 
 def names(count: int) -> list[str]:
-    """Return the businesses."""
+    """Return the names of this number of businesses."""
     return [f"bench{n}" for n in range(count)]
 
 
@@ -38,7 +38,7 @@ class ProducerCrowd:
         self._pool = ThreadPoolExecutor(count)
 
     def prepare(self, wanted: Round) -> None:
-        """Make everybody's half messages."""
+        """Make the half messages of all producers."""
         for each in self._all:
             each.prepare(wanted)
 
@@ -61,7 +61,7 @@ class Consumer:
         self._pool = ThreadPoolExecutor(count)
 
     def receive(self, wanted: Round) -> None:
-        """Take everything of all."""
+        """Receive everything from all businesses."""
         list(self._pool.map(lambda each: each.receive(wanted), self._all))
 
     def close(self) -> None:
@@ -86,15 +86,15 @@ class Businesses(VenusSystem):
         first.close()
 
     def sender(self) -> Callable[[], Sender]:
-        """Return the producers."""
+        """Return a factory of the producers."""
         return partial(ProducerCrowd, self.address, self._count)
 
     def receiver(self) -> Callable[[], Receiver]:
-        """Return the consumer."""
+        """Return a factory of the consumer."""
         return partial(Consumer, self.address, self._count)
 
     def finish(self, wanted: Round) -> None:
-        """Wait for nothing more: the next count has a broker of its own."""
+        """Do nothing: the next count has a broker of its own."""
 
 
 def measure_arrival(count: int, total: int) -> tuple[float, float]:
@@ -118,7 +118,7 @@ def measure_alternately(count: int, total: int, rounds: int) -> tuple[float, flo
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure M1 and return its lines."""
     total = QUICK_ROWS if quick else TOTAL_ROWS
     findings: list[FigureResult] = []
     for count in PRODUCERS:

@@ -1,7 +1,7 @@
-"""M2: the highest rate of rows of 100 bytes (Minos figure 6), alone and with three replicas; what a commit takes.
+"""M2: the highest rate of rows of 100 bytes (Minos figure 6), alone and with three replicas, and the time of a commit.
 
-Kafka of today stands beside it, three brokers in KRaft mode: acks=all, min.insync.replicas=2, each append flushed,
-the bytes of a whole batch as one message. All brokers and clients share this machine's cores.
+The peer is today's Kafka with three brokers in KRaft mode: acks=all, min.insync.replicas=2, each append flushed, a
+whole batch as one message. All brokers and clients share this machine's cores.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ GOAL_MEMORY_MIB = 512
 
 
 def commits(reach: str, *, quick: bool) -> list[float]:
-    """Commit single rows at a fixed rate; return the milliseconds of each, from when it was due.
+    """Commit single rows at a fixed rate; return the milliseconds from when each was due until its answer.
 
-    A commit does not wait for the one before it: three threads send, decide what is on disk, and note the answers.
+    A commit does not wait for the one before it: three threads send, decide what is on disk, and record the answers.
     """
     count, answered = COMMITS_PER_S * (3 if quick else 15), list[float]()
     with Producer(reach, BUSINESS, "bench", window_bytes_max=WINDOW_BYTES) as producer:
@@ -60,7 +60,7 @@ def commits(reach: str, *, quick: bool) -> list[float]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure M2 and return its lines."""
     single = measure_rates(VenusSystem(), [ROWS], quick=quick)[ROWS].received
     kafka, reason = try_measure_rates(Kafka(Batching.WHOLE, replicas=3), [ROWS], quick=quick)
     peer = f"Kafka: {kafka[ROWS].received:,.0f} rows/s" if kafka else f"Kafka: {reason}"
@@ -82,6 +82,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def _latencies(quick: bool) -> list[float]:
+    """Return the milliseconds of commits at three new brokers."""
     system = VenusReplicated()
     try:
         system.start()

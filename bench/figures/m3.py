@@ -1,8 +1,8 @@
 """M3: the plug of a set is pulled while consumers sleep 2 ms a message (Minos 4.3): nothing lost, nothing doubled.
 
-A home, a tandem and an access set, one broker each, and at each of them a consumer, the product's own client. A message
-is a batch of one row. In each round 10,000 are written, and the power of each set goes once: the process is killed, and
-its disk loses every byte that was not synced. Every key is checked at every tier.
+There are a home, a tandem and an access set of one broker each, and a consumer (the product's own client) at each. A
+message is a batch of one row. In each round 10,000 are written, and each set loses power once: the process is killed,
+and its disk loses every byte that was not synced. Every key is checked at every tier.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIERS = (("home", "core", 0), ("tandem", "tandem", 1), ("access", "access", 2))
 SLEEP_S = 0.002
 MESSAGES, ROUNDS = 10_000, 20
 QUICK_MESSAGES, QUICK_ROUNDS = 2_000, 1
-#: Written in pieces, so that there is a writer at work whenever the power goes.
+#: Written in pieces, so that a writer is at work whenever a set loses power.
 PIECES = 50
 AWAY_S = 0.5
 PAPER = "0 lost, 0 doubled (Kafka, RocketMQ lose and double)"
@@ -62,12 +62,13 @@ class PoweredSets:
         self.brokers[name] = start_supervised(chosen, self._folder / f"{name}.log", [note])
 
     def cut(self, name: str, chance: random.Random) -> int:
-        """Pull the plug of a set; return how many bytes its disk had not kept."""
+        """Pull the plug of a set; return how many unsynced bytes its disk lost."""
         self.brokers[name].send(signal.SIGKILL)
         self.brokers[name].kill()
         return power.cut(self._folder / name, self._note(name), chance, power.lose_unsynced_bytes)
 
     def _note(self, name: str) -> Path:
+        """Return the file in which a set notes what its disk must keep."""
         return self._folder / f"{name}.note"
 
     def stop(self) -> None:
@@ -88,7 +89,7 @@ def run_powered_sets() -> Iterator[PoweredSets]:
 
 
 class Writing:
-    """Producer in a thread. It continues at its position when its broker is back."""
+    """Producer in a thread, which continues at its position when its broker is back."""
 
     def __init__(self, writer: Writer, messages: int, seconds: float) -> None:
         self._writer, self._messages, self._pause_s = writer, messages, seconds / PIECES
@@ -114,7 +115,7 @@ class Writing:
 def run_round(
     sets: PoweredSets, writer: Writer, watchers: Watchers, messages: int, chance: random.Random
 ) -> tuple[int, int]:
-    """Write messages while the power of each set goes once; return the bytes lost on disks, and the cuts."""
+    """Write messages while each set loses power once; return the bytes lost on disks, and the number of power cuts."""
     seconds = messages * SLEEP_S * 0.75  # the consumers are behind all the time
     writing, dropped, began = Writing(writer, messages, seconds), 0, time.monotonic()
     order = [name for name, _, _ in TIERS]
@@ -131,7 +132,7 @@ def run_round(
 
 
 def finding(name: str, seen: WatchedRows, wanted: int, rounds: int, beside: str) -> list[FigureResult]:
-    """Return the lines about rows that a consumer has missed or had twice."""
+    """Return the lines about rows that a consumer missed or got twice."""
     where = f"consumer at {name}, {wanted:,} messages, the power of each set cut {rounds} times"
     lost = seen.lost + max(0, wanted - seen.row)
     return [
@@ -141,7 +142,7 @@ def finding(name: str, seen: WatchedRows, wanted: int, rounds: int, beside: str)
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure M3 and return its lines."""
     messages, rounds = (QUICK_MESSAGES, QUICK_ROUNDS) if quick else (MESSAGES, ROUNDS)
     chance, dropped, cuts = random.Random(3), 0, 0
     with run_powered_sets() as sets:

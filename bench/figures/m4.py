@@ -1,8 +1,9 @@
 """M4: how even 64 producers of 1,000 rows of 100 bytes end up on the brokers (Minos figure 7).
 
-Eight real brokers of one cluster with etcd. The producers ask in parallel, each any broker first; where a business is
-led and what it has comes from the records and the brokers. Then a broker is killed with kill -9 while producers write,
-comes back, and `venus cluster balance` runs. In the end each business is read from its leader, batch by batch.
+Eight real brokers form one cluster with etcd. The producers connect in parallel, each to any broker first. The records
+in etcd and the brokers show which broker leads a business and what it has. Then a broker is killed with kill -9 while
+producers write, comes back, and `venus cluster balance` runs. In the end each business is read from its leader, batch
+by batch.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class BusinessSet:
         self._batches = 0
 
     def records(self) -> list[Leadership]:
-        """Return the records."""
+        """Return the leadership records."""
         with contextlib.closing(EtcdCoordinator(self.cluster.etcd.addresses, self.cluster.name)) as coordinator:
             return list(coordinator.leaderships())
 
     def write(self, during: Callable[[], None] = lambda: None) -> None:
-        """Let a producer of each business commit a batch, several at a time; `during` runs meanwhile."""
+        """Let a producer of each business commit a batch, several at a time, while `during` runs."""
         self._batches += 1
         first = self._batches
         addresses = [broker.address for broker in self.cluster.brokers.values()]
@@ -71,7 +72,7 @@ class BusinessSet:
                 each.result()
 
     def imbalance(self) -> tuple[float, float]:
-        """Return max/mean of the businesses led and of the bytes in the logs that are led."""
+        """Return max/mean by broker of the businesses led, and of the bytes in the logs of these businesses."""
         led, nbytes = Counter[str](), Counter[str]()
         for known in self.records():
             if known.leader is None:
@@ -82,7 +83,7 @@ class BusinessSet:
         return max_to_mean(led), max_to_mean(nbytes)
 
     def wrong_rows(self) -> tuple[int, int]:
-        """Return how many rows are missing at the leaders, and how many there are twice or were never sent."""
+        """Return how many rows the leaders lack, and how many they have twice or were never sent."""
         wanted, missing, extra = Counter(bodies(self._batches, ROWS)), 0, 0
         leaders = {known.business: known.leader for known in self.records()}
         for business in self.names:
@@ -128,17 +129,17 @@ def commit_batch(reach: str, business: str, number: int) -> None:
 
 
 def hash_alone(names: Sequence[str]) -> float:
-    """Return max/mean of the businesses by rendezvous hashing alone."""
+    """Return max/mean of the businesses by broker that rendezvous hashing alone would give."""
     return max_to_mean(Counter(rank_brokers(name, NAMES)[0] for name in names))
 
 
 def max_to_mean(by_broker: Counter[str]) -> float:
-    """Return the ratio of the largest value to the mean of all brokers, also of those without a value."""
+    """Return the ratio of the largest value to the mean of all brokers; a broker without a value counts as 0."""
     return max(by_broker.values()) * len(NAMES) / by_broker.total()
 
 
 def measure(cluster: BrokerCluster, count: int) -> list[FigureResult]:
-    """Create, kill, bring back, balance; return the lines."""
+    """Create businesses, kill a broker, start it again, balance; return the lines."""
     businesses = BusinessSet(cluster, count)
     wait_for(lambda: all(len(_brokers(one.address)) == len(NAMES) for one in cluster.brokers.values()), every_s=0.2)
     businesses.write()
@@ -175,12 +176,13 @@ def measure(cluster: BrokerCluster, count: int) -> list[FigureResult]:
 
 
 def _brokers(address: str) -> list[str]:
+    """Return the names of the brokers that a broker knows."""
     with AdminClient(address) as admin:
         return [one.broker for one in admin.status().brokers]
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure M4 and return its lines."""
     folder = Path(tempfile.mkdtemp(prefix="venus-bench-"))
     try:
         with (

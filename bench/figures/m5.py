@@ -1,8 +1,8 @@
 """M5: three levels of two sets each (Minos figure 2 has 3 + 3 + 6): the time of a hop, and the bytes that go down.
 
-Two core sets, two tandem sets, two access sets, one broker each; everything below the first comes over cables in a
-process that counts. A hop is the time from a change's arrival at a consumer of the upper set to its arrival at one of
-the lower set. One access set takes a label with one of two tables, the other one everything.
+There are two core, two tandem and two access sets of one broker each; everything below the first comes over cables in a
+process that counts bytes. A hop is the time from a change's arrival at a consumer of the upper set to its arrival at
+one of the lower set. One access set takes a label with one of two tables, the other takes everything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.watchers import WatchedRows, watch_changes
 from venus.codec.batch import digest
 from venus.wire import broker_pb2, change_pb2
 
-#: Each set with what is above it.
+#: Each set with the set above it.
 HOPS = (("second", "home"), ("north", "home"), ("south", "second"), ("oslo", "north"), ("rome", "south"))
 LABELS = {"few": ("bench.few",)}
 LABELLED_PART = 0.3
@@ -36,7 +36,7 @@ QUIET_S = 2.5
 
 
 def make_mixed_half(batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
-    """Return a batch of which 30 % is of the table `few`, the rest of `rows`; nothing in it can be compressed."""
+    """Return a batch with 30 % rows of table `few` and the rest of table `rows`; its content cannot be compressed."""
     whole = make_half(batch_no, first_sequence, rows)
     body = change_pb2.BatchBody.FromString(whole.body)
     if batch_no == 1:
@@ -59,7 +59,7 @@ def make_mixed_half(batch_no: int, first_sequence: int, rows: int) -> broker_pb2
 
 
 def share(first: int, last: int) -> float:
-    """Return which part of the sections of these batches is labelled."""
+    """Return the fraction of the bytes in these batches whose table has the label."""
     few = every = 0
     for number in range(first, last + 1):
         body = change_pb2.BatchBody.FromString(make_mixed_half(number, 1, VOLUME_ROWS).body)
@@ -70,7 +70,7 @@ def share(first: int, last: int) -> float:
 
 @contextmanager
 def start_levels() -> Iterator[tuple[Sets, dict[str, Cables]]]:
-    """Start the six sets, the lower ones behind cables named as they are."""
+    """Start the six sets, the lower ones behind cables of the same names."""
     with run_sets() as started:
         home = started.start("home")
         with lay_cables(second=home, north=home) as upper:
@@ -125,7 +125,7 @@ def measure_volume(started: Sets, cables: dict[str, Cables], sender: Messages, b
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure. Predicates, which send keys alone for rows that are out, are not in it."""
+    """Measure figure M5 and return its lines. Predicates are not measured."""
     with start_levels() as (started, cables):
         sender = Messages(started.at("home"), make=make_mixed_half)
         sender.commit_one()

@@ -15,10 +15,10 @@ from bench.trickle import PEER, VENUS, MeasuredRun, TrickleBench
 
 FAST_TX_PER_S = 1000
 GOAL_PEER_TIMES = 5.0
-#: A half message, a decision, a delivery, each with its answer: less does not carry a cut (VENUS 3.3, figure 4).
+#: A half message, a decision and a delivery, each with its answer: the fewest that carry a cut (VENUS 3.3, figure 4).
 FRAMES_A_CUT = 3
 IDLE_S = {True: 10.0, False: 60.0}
-#: After an idle time the first change is seen within this many milliseconds.
+#: Goal for the first change after an idle time, in milliseconds.
 GOAL_FIRST_MS = 60.0
 
 
@@ -35,12 +35,12 @@ def running(rate: int, tables: int = 0) -> Iterator[TrickleBench]:
 
 
 def core(found: dict[str, list[MeasuredRun]]) -> float:
-    """Return the usage of a core by VENUS and the triggers, in percent; medians."""
+    """Return the percentage of a core that VENUS and the triggers use; medians."""
     return 100 * sum(share for _, _, share in trickle.costs_by_part(found).values())
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure P1 and return its lines."""
     count, seconds = (2, 5.0) if quick else (5, 10.0)
     with running(100) as bench:
         idle = bench.measure_idle(IDLE_S[quick])

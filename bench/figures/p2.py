@@ -1,4 +1,4 @@
-"""P2: transmission beside its hardest peers: RocketMQ's half messages, and Kafka that batches as it likes."""
+"""P2: transmission beside its hardest peers: RocketMQ's half messages, and Kafka with batches of its own size."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bench.peers.rocketmq import RocketMq
 from bench.rates import measure_rates, try_measure_rates
 from bench.venus_transmission import ROW_BYTES, VenusSystem
 
-#: Rows a batch of VENUS with a window; a producer of Kafka makes batches of up to 10,000 by itself.
+#: Rows per batch of VENUS, with a window; a producer of Kafka makes batches of up to 10,000 by itself.
 WINDOW_ROWS = 1000
 LIMIT_S = 3.0
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure P2 and return its lines."""
     sizes = [10, 1000] if quick else [1, 10, 100, 1000]
     peer, reason = try_measure_rates(RocketMq(), sizes, quick=quick)
     findings = [_limit(size, peer[size].received if peer else None) for size in sizes]
@@ -36,7 +36,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def _limit(rows: int, peer: float | None) -> FigureResult:
-    """Return the share of the peer's rate that gRPC leaves to any broker that syncs once."""
+    """Return gRPC's own rate beside the peer's, the limit for any broker behind gRPC that syncs once."""
     per_s = measure_bare(nbytes=ROW_BYTES * rows, seconds=LIMIT_S, durable=True).per_s * rows
     return FigureResult(
         what=f"the limit: a bare gRPC stream, {rows} rows a frame, synced and answered",

@@ -16,7 +16,7 @@ GOAL_IDLE_PERCENT = 3.0
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure P3 and return its lines."""
     count, seconds = (2, 5.0) if quick else (5, 10.0)
     with running(100) as bench:
         one = core(rounds(bench, count, seconds, peer=False))

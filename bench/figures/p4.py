@@ -1,4 +1,4 @@
-"""P4: a full load beside bare COPY of the same rows as ready text, narrow and wide, and the smallest one's time."""
+"""P4: a full load beside bare COPY of the same rows as ready text, narrow and wide; time of the smallest load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.spark_load import LoadResult, load_by_copy, load_by_venus
 
 ROWS = {True: {NARROW: 200_000, WIDE: 100_000}, False: {NARROW: 1_000_000, WIDE: 200_000}}
 SMALL_ROWS = 10
-#: Of two bare COPY streams, rows alone; and of one with key and statistics, the whole command.
+#: Goal for the load of the rows, as a fraction of the rate of two bare COPY streams.
 GOAL_ALONE = {NARROW: 0.6, WIDE: 0.8}
 GOAL_FIXED_S = 1.5
 #: pgcopydb reached this fraction of the rate of one COPY with key and statistics, narrow and wide, on such a machine.
@@ -25,7 +25,7 @@ PGCOPYDB = {NARROW: 1.07, WIDE: 0.61}
 def loads(
     folder: Path, postgres: EmbeddedPostgres, shape: Shape, rows: int, rounds: int
 ) -> dict[str, list[LoadResult]]:
-    """Load a table alternately: by VENUS, by one COPY, by two."""
+    """Load a table alternately by VENUS, by one COPY and by two COPY streams."""
     home = LoadSite(folder, postgres, shape, rows)
     found: dict[str, list[LoadResult]] = {"venus": [], "one": [], "two": []}
     try:
@@ -59,7 +59,7 @@ def lines(shape: Shape, rows: int, found: dict[str, list[LoadResult]]) -> list[F
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure P4 and return its lines."""
     rounds, findings = (2 if quick else 5), []
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         postgres = EmbeddedPostgres(Path(folder))

@@ -16,7 +16,7 @@ GOAL_COPY, GOAL_MIX = 0.5, 0.75
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure P5 and return its lines."""
     rows, rounds, findings = ROWS[quick], (2 if quick else 5), []
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
         pipeline = MeasuredPipeline(Path(home))

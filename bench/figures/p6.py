@@ -1,4 +1,4 @@
-"""P6: `venus run` beside processes of their own, alternately in one run: latency, CPU, idle, memory, bursts."""
+"""P6: `venus run` beside separate processes, alternately in one run: latency, CPU, idle CPU, memory, bursts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = {True: 50_000, False: 500_000}
 
 
 class Bursts(MeasuredPipeline):
-    """Measurement of large transactions with VENUS as one process and as several."""
+    """Measures large transactions with VENUS as one process and as several."""
 
     def install(self, shapes: Sequence[Shape]) -> None:
         """Install and load the empty tables; nothing of VENUS runs afterwards."""
@@ -85,7 +85,7 @@ def run_bursts(quick: bool) -> list[FigureResult]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure P6 and return its lines."""
     rounds, seconds = (1, 5.0) if quick else (5, 10.0)
     with together.open_bench(100) as bench:
         slow = together.measure(bench, rounds, seconds, IDLE_S[quick])

@@ -10,9 +10,9 @@ from bench.first_load import LARGE, SOURCES, FirstLoadFigures, measure
 from bench.shapes import NARROW
 
 COUNTS = {True: {NARROW: 150_000, LARGE: 10_000}, False: {NARROW: 3_000_000, LARGE: 200_000}}
-#: The sources without a peer have a third of the rows.
+#: Sources without a peer have a third of the rows.
 OTHERS = 3
-#: Of the rate of pg_dump and pg_restore with two jobs; and microseconds of a core a row, of all processes together.
+#: Goals: fraction of the rate of pg_dump and pg_restore with two jobs; CPU microseconds per row of all processes.
 GOAL_RATE, GOAL_CPU_US = 0.42, 7.0
 
 
@@ -35,6 +35,7 @@ def lines(ours: Sequence[FirstLoadFigures], theirs: Sequence[FirstLoadFigures]) 
 
 
 def _median(found: Sequence[FirstLoadFigures]) -> FirstLoadFigures:
+    """Return the run with the median time."""
     return sorted(found, key=lambda one: one.seconds)[(len(found) - 1) // 2]
 
 
@@ -44,11 +45,12 @@ def _describe_memory(found: FirstLoadFigures) -> str:
 
 
 def _without_goal(what: str, ours: str) -> FigureResult:
+    """Return a line that has no goal."""
     return FigureResult(what=what, ours=ours, goal="none", met=True)
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure P7 and return its lines."""
     counts, rounds = COUNTS[quick], (1 if quick else 3)
     ours, theirs = measure("postgresql", counts, rounds)
     findings = lines(ours, theirs)

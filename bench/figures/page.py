@@ -17,7 +17,7 @@ under which conditions. Brokers, clients, databases and peers share the cores of
 
 
 def section(figure: Figure, findings: Sequence[FigureResult], conditions: str) -> str:
-    """Return the part of one figure; `conditions` says when and where it was measured."""
+    """Return one figure's section of the page; `conditions` says when and where it was measured."""
     rows = [
         f"| {_cell(f.what)} | {_cell(f.paper)} | {_cell(f.peer)} | {_cell(f.ours)} | {_cell(f.goal)} |"
         f" {'met' if f.met else '**missed**'} |"
@@ -28,11 +28,12 @@ def section(figure: Figure, findings: Sequence[FigureResult], conditions: str) -
 
 
 def merge_sections(page: str, sections: Mapping[str, str], order: Sequence[str]) -> str:
-    """Return the page with these parts, by id, in place of their earlier ones; all other parts stay."""
+    """Return the page with these sections, by id, in place of the earlier ones; all other sections stay."""
     parts = {part.split(":")[0]: f"## {part}" for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]}
     parts |= sections
     return "\n".join([HEAD, *(parts[name].rstrip() + "\n" for name in order if name in parts)])
 
 
 def _cell(text: str) -> str:
+    """Return a text that fits into a cell of a Markdown table."""
     return text.replace("|", "/").replace("\n", " ")

@@ -1,7 +1,7 @@
 """R2: a fault in the sync state (RocketMQ part 2, figure 9: "within seconds").
 
-A follower is killed under load. Measured is how long commits stop, until the leader shows that it continues with the
-remaining brokers, and until the state is whole again after the follower came back.
+A follower is killed under load. The figure measures how long commits stop (until the leader continues with the
+remaining brokers), and how long the follower takes to be in sync again after it came back.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ PAPER = "within seconds"
 
 
 def _in_sync(cluster: Brokers, leader: str) -> int:
+    """Return how many replicas are in sync according to the leader."""
     status = cluster.status(leader)
     return sum(replica.in_sync for replica in status.replication.replicas) if status is not None else 0
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure R2 and return its lines."""
     chance = random.Random(2)
     silent, shown, whole = list[float](), list[float](), list[float]()
     with run_brokers() as cluster:

@@ -2,9 +2,9 @@
 
 Sixteen real broker processes stand below the simulated overlays.
 
-Traffic is messages between brokers for one event that goes to a top cluster, or to a key's owner. What keeps neighbours
-fresh is counted apart, for SkipCloud: its nodes are the product's own, which join one by one and have no map. SkipCloud
-knows more neighbours than Chord: a Chord with as many stands beside it.
+Traffic is the number of messages between brokers for one event that goes to a top cluster, or to a key's owner.
+Messages that keep neighbours fresh are counted separately, for SkipCloud: its nodes are the product's own, which join
+one by one and have no map. SkipCloud knows more neighbours than Chord, so a Chord with equally many is measured too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def measure_chord(brokers: int, messages: int, base: int = 2) -> tuple[float, fl
 
 
 def chord_with_neighbours(brokers: int, neighbours: float, messages: int) -> tuple[float, float]:
-    """Return the hops of the Chord whose nodes know at least as many neighbours."""
+    """Return hops and neighbours of the first Chord whose nodes know at least this number of neighbours."""
     for base in (4, 8, 16, 32, 64, 128):
         found = measure_chord(brokers, messages, base)
         if found[1] >= neighbours:
@@ -67,7 +67,7 @@ def chord_with_neighbours(brokers: int, neighbours: float, messages: int) -> tup
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure S1 and return its lines."""
     messages, findings = 500 if quick else 5000, []
     for brokers in (64, 256) if quick else SIZES:
         ours = measure_skipcloud(brokers, messages)
@@ -90,7 +90,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def _real_brokers(messages: int) -> FigureResult:
-    """Return the line of sixteen processes."""
+    """Return the line about sixteen real broker processes."""
     found, (theirs, _) = route(messages), measure_chord(BROKERS, messages)
     most = math.ceil(math.log(BROKERS / TOP_SIZE, CloudShape.of(BROKERS).base) - 1e-9)
     return FigureResult(

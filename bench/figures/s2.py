@@ -2,11 +2,11 @@
 
 Both run the same code on one core, with groups of one column (ten segments) or with the largest groups that store an
 interest at most 512 times: of four columns with eight or five segments, or of two with ten. Interests and events are
-skewed: normal around the middle. Beside them comparing everything, and an index for each table, which is what the
-product does first. Times are processor time, the best of three rounds.
+skewed: normal around the middle. The peers are a comparison of everything, and an index for each table, which is the
+product's first step. Times are processor time, the best of three rounds.
 
-Below them 16 real broker processes, which share the cores of this machine, match for one that owns 100,000 skewed
-subscriptions of a table.
+In the last lines 16 real broker processes, which share the cores of this machine, match for a broker that owns 100,000
+skewed subscriptions of a table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PAPER = "3.7 to 40.4 times"
 
 
 def some_interests(chance: random.Random, count: int, columns: int, half: float) -> list[Interest]:
-    """Return interests in this number of columns, each range twice `half` wide."""
+    """Return random interests in this number of columns; each range is twice `half` wide."""
     found = []
     for _ in range(count):
         middles = {name: chance.gauss(100, 25) for name in chance.sample(COLUMNS, columns)}
@@ -46,13 +46,13 @@ def some_interests(chance: random.Random, count: int, columns: int, half: float)
 
 
 def some_events(seed: int, count: int) -> Events:
-    """Return events."""
+    """Return skewed random events."""
     chance = np.random.default_rng(seed)
     return Events(count, {name: chance.normal(100, 25, count) for name in COLUMNS})
 
 
 def make_largest_partition(interests: list[Interest]) -> HPartition:
-    """Return the partition with the largest groups that can be afforded."""
+    """Return the partition with the largest groups that store an interest at most 512 times."""
     size, segments = next(
         shape
         for shape in reversed(SHAPES)
@@ -62,7 +62,7 @@ def make_largest_partition(interests: list[Interest]) -> HPartition:
 
 
 def rate(match: Callable[[], object], events: int, rounds: int) -> float:
-    """Return events a second of processor time."""
+    """Return the events matched per second of processor time."""
     taken = []
     for _ in range(rounds):
         began = time.process_time()
@@ -94,7 +94,7 @@ def compare_partitions(name: str, interests: list[Interest], events: Events, rou
 
 
 def compare_indexes(count: int, events: int, rounds: int) -> FigureResult:
-    """Compare an index for each of many tables with a partition in which the table is one more column."""
+    """Compare one index per table with a single partition in which the table is one more column."""
     chance = random.Random(9)
     interests = [some_interests(chance, count // TABLES, 3, 10) for _ in range(TABLES)]
     come = [some_events(table, events // TABLES) for table in range(TABLES)]
@@ -128,7 +128,7 @@ def compare_indexes(count: int, events: int, rounds: int) -> FigureResult:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure S2 and return its lines."""
     count, events, rounds = (4000, 500, 1) if quick else (10_000, 1000, 3)
     chance, come = random.Random(2), some_events(1, events)
     shapes = (
@@ -147,7 +147,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def _real_brokers(quick: bool) -> list[FigureResult]:
-    """Return the lines of sixteen processes."""
+    """Return the lines about sixteen real broker processes."""
     count = 10_000 if quick else 100_000
     found = share_matching(count, 30 if quick else 100)
     what = f"{BROKERS} real broker processes, {count:,} skewed subscriptions, {found.changes_per_s:,.0f} changes/s"

@@ -1,9 +1,10 @@
 """S3: messages lost after many brokers died at once (SREM: none in "tens of seconds"), SkipCloud simulated.
 
 The nodes are the product's own, without a map. A cycle of exchanges is one second. A message that meets a dead broker
-is sent to another one; it is lost if it ends in a cluster that is not responsible. VENUS then matches where it is.
+is sent to another one; it is lost if it ends in a cluster that is not responsible. VENUS then matches such a message
+where it is.
 
-Below them are 16 real broker processes with 100,000 subscriptions, of which eight are killed (scenario 105).
+In the last lines eight of 16 real broker processes with 100,000 subscriptions are killed (scenario 105).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ GOALS = {10: 99.9, 30: 99.9, 50: 0.0}
 
 
 def measure_loss(brokers: int, percent: int, messages: int, seeds: int) -> tuple[float, int]:
-    """Return the share that arrived in the first second, in percent, and after how many seconds none was lost."""
+    """Return the percentage of messages that arrived in the first second, and after how many seconds none was lost."""
     arrived, silent_from = 0, 0
     for seed in range(seeds):
         cloud = Cloud(brokers, CloudShape.of(brokers), seed)
@@ -36,7 +37,7 @@ def measure_loss(brokers: int, percent: int, messages: int, seeds: int) -> tuple
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure S3 and return its lines."""
     sizes, messages, seeds = ((64, 256), 500, 1) if quick else ((64, 256, 1024), 2000, 1)
     findings = []
     for percent, goal in GOALS.items():
@@ -56,7 +57,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def _real_brokers(quick: bool) -> list[FigureResult]:
-    """Return the lines of sixteen processes."""
+    """Return the lines about sixteen real broker processes."""
     count = 10_000 if quick else 100_000
     found = kill_half(count, 10 if quick else 30)
     what = f"{BROKERS // 2} of {BROKERS} real broker processes killed, {count:,} subscriptions"

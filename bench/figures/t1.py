@@ -1,7 +1,7 @@
 """T1: one message through three levels to 1,000 subscribers (Tensor figure 14), and 100 changes a second to as many.
 
-A home, a tandem set and an access set of one broker each, a line of 30 ms before every level and before every
-subscriber: a message is 90 ms on its way at least, and what says that it came as long. Scenario 63 has two levels, no
+There are a home, a tandem set and an access set of one broker each. A line of 30 ms is before every level and before
+every subscriber, so a message takes at least 90 ms, and its acknowledgement as long. Scenario 63 has two levels, no
 delay and three access brokers. All of them share this machine.
 """
 
@@ -32,7 +32,7 @@ SEEN_WITHIN_S = 3.0
 
 @contextmanager
 def start_far_levels() -> Iterator[tuple[str, str, str]]:
-    """Start three levels; yield the home's address, the access set's, and that of the line to the access set."""
+    """Start three levels; yield the addresses of the home, of the access set, and of the line to the access set."""
     with run_sets() as started:
         home = started.start("home")
         with delay_line(home, DELAY_S) as upper:
@@ -117,7 +117,7 @@ def measure_access_brokers(count: int, seconds: float) -> list[FigureResult]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure T1 and return its lines."""
     return [
         *measure_three_levels(*((100, 10) if quick else (1000, 100))),
         *measure_access_brokers(*((90, 5.0) if quick else (1000, 60.0))),

@@ -1,7 +1,7 @@
-"""T2: 1,000 messages of 1 KB to 20 to 10,000 subscribers (Tensor figure 15): until each has every message.
+"""T2: 1,000 messages of 1 KB to 20 to 10,000 subscribers (Tensor figure 15): time until each has every message.
 
-Up to 1,000 each is gRPC's client with a TCP connection of its own. 10,000 are light ones (`bench.light`): a hundred
-streams on each connection, read by a client that leaves the machine to the broker.
+Up to 1,000 subscribers, each is gRPC's client with a TCP connection of its own. 10,000 subscribers are light ones
+(`bench.light`): a hundred streams on each connection, read by a client that leaves the CPU to the broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAPER = "12 s, flat from 20 to 10,000"
 
 
 def measure_one(count: int, messages: int) -> FigureResult:
-    """Measure one number of subscribers."""
+    """Measure the delivery to this number of subscribers."""
     with one_broker() as broker:
         sender = Messages(broker.address)
         sender.commit_one()
@@ -45,7 +45,7 @@ def measure_one(count: int, messages: int) -> FigureResult:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure; brokers and subscribers share a machine."""
+    """Measure figure T2 and return its lines; brokers and subscribers share a machine."""
     return [measure_one(count, MESSAGES) for count in ((20, 100) if quick else LIMIT_S)]
 
 

@@ -20,7 +20,7 @@ KNEE = 0.9
 
 
 def measure_rate(address: str, pid: int, count: int, end: int) -> tuple[float, float]:
-    """Return GB/s to this number of subscribers, and GB for a second of the broker's CPU."""
+    """Return GB/s to this number of subscribers, and GB per second of the broker's CPU."""
     used = ProcessUsage(pid)
     with subscribers([address], count, processes=min(2, count), credit_bytes=4 << 20) as reach:
         found = reach(end)
@@ -28,7 +28,7 @@ def measure_rate(address: str, pid: int, count: int, end: int) -> tuple[float, f
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure T3 and return its lines."""
     counts, batches = ((1, 4, 16), 200) if quick else ((1, 2, 4, 8, 16, 32, 64, 128), 500)
     with one_broker() as broker:
         sender = Messages(broker.address, rows=BATCH_ROWS)

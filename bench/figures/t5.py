@@ -1,7 +1,7 @@
 """T5: a leader is lost (Tensor V-E: elected within 30 s, normal within 5 minutes); planned hand-over; coming back.
 
-A writer commits one batch after the other. The time of a fail-over runs from kill -9 to the first commit that was
-answered afterwards, so it has the lease, the election and the client's way to the new leader in it.
+A writer commits one batch after the other. The time of a fail-over runs from kill -9 to the first commit answered
+afterwards, so it includes the lease, the election and the client's way to the new leader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCH_BYTES = ROWS * 100
 
 
 class WriteLoad:
-    """A writer at work in a thread; `done` is when each commit was answered."""
+    """Writer in a thread; `done` has the time of each answered commit."""
 
     def __init__(self, reach: str) -> None:
         self._writer = Writer(reach)
@@ -77,7 +77,7 @@ def measure_fail_overs(cluster: Brokers, times: int) -> list[float]:
     with run_writer(cluster.reach) as writing:
         for _ in range(times):
             cluster.wait_in_sync()
-            time.sleep(chance.uniform(0.2, 1.2))  # anywhere in the lease
+            time.sleep(chance.uniform(0.2, 1.2))  # at a random moment of the lease
             name, at = cluster.leader(), time.monotonic()
             cluster.kill(name)
             taken.append(writing.first_after(at))
@@ -86,7 +86,7 @@ def measure_fail_overs(cluster: Brokers, times: int) -> list[float]:
 
 
 def measure_restarts(cluster: Brokers, times: int) -> list[float]:
-    """Kill all brokers and start them again; return the seconds until a commit from the start on."""
+    """Kill all brokers and start them again; return the seconds from each start until a commit."""
     taken = []
     with run_writer(cluster.reach) as writing:
         for _ in range(times):
@@ -116,7 +116,7 @@ def measure_hand_overs(cluster: Brokers, times: int) -> list[float]:
 
 
 def measure_resync(cluster: Brokers, nbytes: int) -> float:
-    """Let a follower miss this number of bytes; return its rate of bytes a second from when it serves."""
+    """Let a follower miss this number of bytes; return the bytes a second at which it catches up once it serves."""
     name = cluster.followers()[0]
     cluster.kill(name)
     writer = Writer(cluster.reach)
@@ -130,7 +130,7 @@ def measure_resync(cluster: Brokers, nbytes: int) -> float:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure T5 and return its lines."""
     with run_brokers() as cluster:
         wait_until_in_sync(cluster)
         lost = measure_fail_overs(cluster, 10 if quick else 50)

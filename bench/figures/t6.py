@@ -1,9 +1,9 @@
 """T6: the cables of five access sets are out (Tensor V-E: connected within 30 s, normal within 3 minutes).
 
-A home under 100 changes/s, five access sets of one broker each behind cables in another process, a consumer at each.
-All five cables are out at once. While they are, each set must serve what it has. Afterwards a connection continues when
-TCP would send again (bench/cables.py). Connected again: the consumers of all five have received the first new change.
-Normal: from then on every change comes within half a second.
+A home gets 100 changes/s. Five access sets of one broker each are behind cables in another process, with a consumer at
+each. All five cables are interrupted at once, and each set must then serve what it has. Afterwards a connection
+continues when TCP would send again (bench/cables.py). Connected again: the consumers of all five have received the
+first new change. Normal: from then on every change comes within half a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SITES = tuple(f"site{n}" for n in range(5))
 CHANGES_PER_S = 100
 LATE_S = 0.5
 CONNECTED_S, NORMAL_S = 5.0, 10.0
-#: Just below and above what TCP waits before it sends again, and what finds a silent peer.
+#: Just below and above the time after which TCP sends again, and after which a silent peer is detected.
 OUT_S = (2.0, 7.0, 14.0, 24.0, 30.0, 60.0)
 QUICK_OUT_S = (3.0, 14.0)
 SETTLE_S = 12.0
@@ -35,7 +35,7 @@ PAPER = "connected again <= 30 s, normal <= 3 min"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """When the cables were out and back, and the rows that each set served just before they were back."""
+    """When the cables were interrupted and reconnected, and the rows that each set served just before the end."""
 
     out_at: float
     back_at: float
@@ -67,14 +67,14 @@ def interrupt_sites(cables: Cables, started: Sets, seconds: float) -> Outage:
 
 
 def seconds_until_connected(each: Outage, seen: dict[str, WatchedRows], until: float) -> float:
-    """Return the seconds until the last of the sites has the first change."""
+    """Return the seconds until the last of the sites has its first new change."""
     return max(
         next((at for at in found.times if each.back_at < at < until), until) - each.back_at for found in seen.values()
     )
 
 
 def seconds_until_normal(each: Outage, seen: dict[str, WatchedRows], sent: dict[int, float], until: float) -> float:
-    """Return the seconds until no change comes late any more."""
+    """Return the seconds until changes stop arriving late."""
     late = [
         at
         for found in seen.values()
@@ -85,7 +85,7 @@ def seconds_until_normal(each: Outage, seen: dict[str, WatchedRows], sent: dict[
 
 
 def measure_outages(started: Sets, cables: Cables, lengths: Sequence[float]) -> list[FigureResult]:
-    """Write, and interrupt the cables for each of these times."""
+    """Write steadily, and interrupt the cables for each of these times."""
     sender = Messages(started.at("home"), rows=1)
     sender.commit_one()
     started.wait(sender.end)
@@ -108,7 +108,7 @@ def measure_outages(started: Sets, cables: Cables, lengths: Sequence[float]) -> 
 def findings(
     found: Sequence[Outage], seen: dict[str, WatchedRows], sent: dict[int, float], end: int
 ) -> list[FigureResult]:
-    """Say how long everything took, the longest of all outages."""
+    """Return the lines: the longest times of all outages."""
     until = [*(each.out_at for each in found[1:]), float("inf")]
     connected = [seconds_until_connected(each, seen, limit) for each, limit in zip(found, until, strict=True)]
     normal = [seconds_until_normal(each, seen, sent, limit) for each, limit in zip(found, until, strict=True)]
@@ -140,7 +140,7 @@ def findings(
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure T6 and return its lines."""
     with run_sets() as started:
         home = started.start("home")
         with lay_cables(**dict.fromkeys(SITES, home)) as cables:

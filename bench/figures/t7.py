@@ -1,8 +1,8 @@
 """T7: how often a reader that was away has to take the full data again (Tensor's formula 1: rate times mean absence).
 
 A simulated week with the functions that the broker trims by and its default settings; then disconnects of an access
-set, of a consumer and of a reader without a group at real brokers, with `retain = "bytes"` and "measured". One more
-consumer knows only an address of the home; the directory sends it to the access set, which is nearer.
+set, of a consumer and of a reader without a group at real brokers, with `retain = "bytes"` and "measured". A further
+consumer knows only an address of the home; the directory sends it to the nearer access set.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from venus.rpc.directory import ask_where
 from venus.rpc.subscriber import Subscriber
 
 GOAL_PERCENT = 1.0
-#: Of readers without a group: the formula cannot know what the next absence is like.
+#: Goal for readers without a group: the formula cannot know how long the next absence is.
 STRANGERS_PERCENT = 5.0
 DISCONNECTS = 20
 RETAIN_BYTES = 1 << 20
 PRESENT_S, AWAY_MAX_S = 3.0, 3.0
-#: The site of the access set and of the consumer that is guided; it may lag for a moment after a long outage.
+#: Site of the access set, and of the consumer that the directory sends there; the set may lag after a long outage.
 NEAR = "lyon"
 GUIDED_PERCENT = 90.0
-#: The broker trims each second what it does not keep.
+#: Wait until the broker has trimmed its queue, as it does each second.
 TRIM_S = 2.5
 MIB = 1 << 20
 
 
 def rules() -> dict[str, Callable[[], Rule]]:
-    """Return the product's rules, with its defaults."""
+    """Return the product's rules of retention with their defaults, by name."""
     broker, cluster = BrokerSettings(), ClusterSettings()
     known = partial(KnownReaders, retain_bytes=broker.retain_bytes, ttl_s=broker.consumer_ttl_s)
     known_alone = partial(KnownReaders, retain_bytes=10_000_000, ttl_s=broker.consumer_ttl_s)
@@ -58,7 +58,7 @@ def rules() -> dict[str, Callable[[], Rule]]:
 
 
 def simulate_strangers(seeds: Sequence[int]) -> FigureResult:
-    """Simulate weeks of readers without a group, with both settings of `retain`, 10 MB at least."""
+    """Simulate weeks of readers without a group, with both settings of `retain` and at least 10 MB."""
     most = BrokerSettings().retain_bytes_max
     measured = [simulate_week(seed, partial(UnknownReaders, bytes_min=10_000_000, bytes_max=most)) for seed in seeds]
     fixed = [simulate_week(seed, partial(FixedRetention, retain_bytes=10_000_000)) for seed in seeds]
@@ -97,7 +97,7 @@ class SimulatedReader:
         self._stream: Subscriber | None = None
 
     def catch_up(self, end: int) -> None:
-        """Continue at the last position, and take everything."""
+        """Continue at the last position, and read everything below an offset."""
         self._stream = self._connect()
         self.reached[self._stream.address] += 1
         try:
@@ -112,10 +112,11 @@ class SimulatedReader:
             self.follow(end)
 
     def _connect(self) -> Subscriber:
+        """Make a subscriber for this reader."""
         return Subscriber(self._address, BUSINESS, self._name, credit_bytes=4 << 20, transient=self._transient)
 
     def follow(self, end: int) -> None:
-        """Take everything below an offset."""
+        """Read everything below an offset from the open stream."""
         assert self._stream is not None
         take(self._stream, end)
         self.position = end
@@ -160,7 +161,7 @@ class Readers:
 
 
 def disconnect(started: Sets, cables: Cables, sender: Messages, readers: Readers, away_s: float) -> None:
-    """Let all read for a while, be away, and come back; the stranger last, when the broker has trimmed the queue."""
+    """Let all read for a while, be away, and come back; the reader without a group last, after a trim of the queue."""
     write(sender, PRESENT_S)
     for one in readers.all:
         one.follow(sender.end)
@@ -177,7 +178,7 @@ def disconnect(started: Sets, cables: Cables, sender: Messages, readers: Readers
 
 
 def measure_disconnects(times: int, retain: str) -> list[FigureResult]:
-    """Disconnect an access set, a consumer and a reader without a group repeatedly, after an uncounted while."""
+    """Repeatedly disconnect an access set, a consumer and a reader without a group; return the lines."""
     chance = random.Random(7)
     with run_sets() as started:
         home = started.start("home", retain=retain, retain_bytes=RETAIN_BYTES, retain_bytes_min=RETAIN_BYTES)
@@ -217,13 +218,13 @@ def measure_disconnects(times: int, retain: str) -> list[FigureResult]:
 
 
 def nearest_set(address: str) -> str:
-    """Return the set that a broker names first to a consumer at Lyon; empty = none."""
+    """Return the set that a broker names first to a consumer at Lyon, or an empty text."""
     lookup = DirectoryLookup((), CONSUMER, BUSINESS, NEAR)
     return next((one.set for one in ask_where(BrokerAddress(address), lookup).sets), "")
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure T7 and return its lines."""
     times = 6 if quick else DISCONNECTS
     return [*simulate_weeks(quick), *measure_disconnects(times, "bytes"), *measure_disconnects(times, "measured")]
 

@@ -12,7 +12,7 @@ GOAL_S = 0.25
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure V1 and return its lines."""
     with start_workplace() as (cursor, drain):
         found = table_5(cursor, drain, 2 if quick else 5)
     return [

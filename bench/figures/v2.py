@@ -10,13 +10,13 @@ from bench.peers.kafka_clients import Batching
 from bench.rates import measure_rates, try_measure_rates
 from bench.venus_transmission import VenusSystem
 
-#: Beside Kafka with the same rows an append, and with each batch as one message.
+#: Goals beside Kafka: with the same rows per append, and with each batch as one message.
 GOAL_ROWS, GOAL_WHOLE = 2.0, 1.0
 PAPER = "nearly 2x Kafka 0.8.2"
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure V2 and return its lines."""
     sizes = [10, 1000] if quick else [1, 10, 100, 1000]
     ours = measure_rates(VenusSystem(), sizes, quick=quick)
     findings = []

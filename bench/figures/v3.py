@@ -1,7 +1,7 @@
 """V3: the plug is pulled while rows are inserted, updated, deleted (VENUS 4.4: nothing lost, nothing doubled).
 
-The cuts are tests: they drop every byte behind the last fsync and compare everything afterwards. This runs them, with
-one broker and with three, and counts.
+The power cuts are tests, which drop every byte after the last fsync and then compare everything. This module runs them,
+with one broker and with three, and counts the cuts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_cut_tests(path: str, *, quick: bool) -> tuple[int, str]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure V3 and return its lines."""
     wanted, found = 12 if quick else 300, []
     for path, brokers in (ONE, THREE):
         made, failed = run_cut_tests(path, quick=quick)

@@ -17,7 +17,7 @@ GOAL_S = 5.0
 
 
 def _kill_two(cluster: Brokers, *, leader: bool = False) -> str:
-    """Kill two brokers, of which one leads unless `leader` says to spare it; return the one that is left."""
+    """Kill two brokers, the leader among them unless `leader` spares it; return the name of the third."""
     first = cluster.leader()
     left = first if leader else max(name for name in NAMES if name != first)
     for name in NAMES:
@@ -27,7 +27,7 @@ def _kill_two(cluster: Brokers, *, leader: bool = False) -> str:
 
 
 def measure_refusal(times: int) -> tuple[list[float], int]:
-    """Under `consistency`: return the seconds until writers are refused, and the number of lost batches."""
+    """Return the seconds until writers are refused under `consistency`, and the number of lost batches."""
     taken, lost = [], 0
     with run_brokers() as cluster:
         wait_until_in_sync(cluster)
@@ -50,6 +50,7 @@ def measure_refusal(times: int) -> tuple[list[float], int]:
 
 
 def _is_refused(writer: Writer) -> bool:
+    """Return whether a write is refused because too few brokers are left."""
     try:
         writer.commit()
     except (NotLeader, Unavailable) as error:
@@ -61,7 +62,7 @@ def _is_refused(writer: Writer) -> bool:
 
 
 def measure_service(times: int) -> list[float]:
-    """Under `availability`: return the seconds until the one that is left commits."""
+    """Return the seconds until the last broker commits under `availability`."""
     taken = []
     with run_brokers(policy="availability") as cluster:
         wait_until_in_sync(cluster)
@@ -78,7 +79,7 @@ def measure_service(times: int) -> list[float]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure V4 and return its lines."""
     times = 2 if quick else 10
     refusals, lost = measure_refusal(times)
     services = measure_service(times)

@@ -1,11 +1,11 @@
 """X1: 10,000 subscriptions to rows of one table, half equality, half ranges, at a broker, on real streams.
 
 Each stream carries 500 subscriptions of a client. Changes are committed batch by batch, folded into the full data,
-judged with the row as it was, and sent; a stream has a batch when its client has read the changes. Clients count what
-they get, and the sum must be what comparing every change with every subscription gives.
+judged with the row as it was, and sent; a stream has a batch when its client has read the changes. Clients count the
+changes that they get; the sum must equal that of a comparison of every change with every subscription.
 
-Beside the p99 stands what the machine allows: frames as large and as frequent from a bare gRPC server to bare clients,
-without commits, folding and judging.
+The limit of the machine is printed beside the p99: equally large and frequent frames from a bare gRPC server to bare
+clients, without commits, folding and judging.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ spawn = multiprocessing.get_context("spawn")
 
 
 class Orders:
-    """The table as the source has it, and how many changes of subscriptions its changes are."""
+    """The rows at the source, and the number of messages that subscribers must get for their changes."""
 
     def __init__(self, lows: Sequence[int]) -> None:
         self._chance = random.Random(4)
         self._rows: dict[int, tuple[int, int]] = {}
         self._lows = np.sort(np.array(lows))
-        #: Changes of subscriptions; those of the first fill are not counted.
+        #: Changes that subscribers must get; those of the first fill are not counted.
         self.expected = 0
 
     def make(self, batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
-        """Return a batch: the rows one after the other first, then updates; one of twenty changes the tenant."""
+        """Return a batch of inserts until all rows exist, then of updates; one update in twenty changes the tenant."""
         if len(self._rows) < ROWS:
             ids = list(range(len(self._rows), len(self._rows) + rows))
             new = [(self._chance.randrange(SUBSCRIPTIONS), self._chance.randrange(AMOUNTS)) for _ in ids]
@@ -86,17 +86,19 @@ class Orders:
         return make_half_of(batch_no, first_sequence, *from_columns(texts, LAYOUT))
 
     def _change(self, tenant: int, _: int) -> tuple[int, int]:
+        """Return the next tenant and amount of a row."""
         moves = self._chance.random() < 0.05
         return (tenant + 1) % SUBSCRIPTIONS if moves else tenant, self._chance.randrange(AMOUNTS)
 
     def _count(self, old: tuple[int, int], new: tuple[int, int]) -> int:
+        """Return how many messages subscribers get for a change of a row."""
         tenants = sum(tenant % 2 == 0 for tenant in {old[0], new[0]})
         below, above = sorted((old[1], new[1]))
         both = self._between(above - WIDTH, below)
         return tenants + self._between(below - WIDTH, below) + self._between(above - WIDTH, above) - both
 
     def _between(self, low: int, high: int) -> int:
-        """Return how many ranges begin there."""
+        """Return how many ranges begin in this interval."""
         return max(0, int(np.searchsorted(self._lows, high, "right") - np.searchsorted(self._lows, low, "left")))
 
 
@@ -145,6 +147,7 @@ class _Stream:
     arrivals: list[tuple[int, float]] = field(default_factory=list)
 
     def read(self, client: ListenerClient) -> None:
+        """Record the changes of this stream until it is closed."""
         with suppress(Exception):  # it is closed
             while True:
                 for frame in client.take(1.0):
@@ -161,7 +164,7 @@ class _Stream:
 
 
 def listen(address: str, texts: Sequence[str], orders: Connection) -> None:
-    """Open the streams, then answer orders: an offset, of which the answer is the changes up to it."""
+    """Open the streams, then answer orders: an order is an offset, its answer the changes received up to it."""
     clients, streams = [ListenerClient(address, BUSINESS, client=f"x1-{n}") for n in range(STREAMS)], list[_Stream]()
     for n, client in enumerate(clients):
         client.open()
@@ -190,7 +193,7 @@ def listen(address: str, texts: Sequence[str], orders: Connection) -> None:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure X1 and return its lines."""
     lows = [random.Random(2).randrange(AMOUNTS) for _ in range(SUBSCRIPTIONS // 2)]
     lows = [n * (AMOUNTS // (SUBSCRIPTIONS // 2)) + low % 97 for n, low in enumerate(lows)]
     batches, seconds = (80, 3) if quick else (800, 20)
@@ -214,6 +217,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 def _measure(
     pid: int, sender: Messages, table: Orders, orders: Connection, batches: int, seconds: int
 ) -> list[FigureResult]:
+    """Measure the highest rate, then the latency at a steady rate; return the lines."""
     sender.commit_many(8)
     orders.send(sender.end)
     orders.recv()
@@ -245,7 +249,7 @@ def _measure(
 
 
 def _measure_limit(frames: int, nbytes: int, seconds: int) -> str:
-    """Return the p99 of the same frames without a broker, as text."""
+    """Return a text with the p99 of equal frames without a broker."""
     every_s = seconds * STREAMS / frames
     late = bare.fan_out(streams=STREAMS, nbytes=nbytes // frames, every_s=every_s, seconds=seconds)
     return f"the same {frames / seconds:,.0f} frames/s from bare gRPC {percentile(late, 99):.0f} ms"

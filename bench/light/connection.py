@@ -18,7 +18,7 @@ from bench.light import framing
 from bench.light.framing import ACK, END_STREAM, WORD, FrameKind, Setting, Splitter
 from bench.light.messages import FrameReader
 
-#: What a broker may send on one stream, and on one connection, ahead of what was read; half of it is given back.
+#: Bytes that a broker may send ahead on one stream, and on one connection; the window is renewed after half of it.
 STREAM_BYTES = 16 << 20
 CONNECTION_BYTES = framing.WINDOW_BYTES_MAX
 CONNECT_TIMEOUT_S = 10.0
@@ -33,17 +33,17 @@ class Stream:
     number: int
     group: str
     messages: FrameReader
-    #: How many bytes may be sent.
+    #: Number of bytes that this end may still send.
     room: int
-    #: How many came that were not given back to its window.
+    #: Received bytes that have not been returned to the stream's window.
     came: int = 0
-    #: Credit that was not given back yet, and when some was.
+    #: Credit that has not been returned, and when some was returned last.
     taken: int = 0
     said_at: float = field(default_factory=time.monotonic)
 
 
 class Connection:
-    """Connection to one broker; `take` gets each message of each stream."""
+    """Connection to one broker; it passes each message of each stream to `take`."""
 
     def __init__(self, address: str, take: Callable[[Connection, Stream, FrameContent], None]) -> None:
         self._address, self._take = address, take
@@ -116,9 +116,10 @@ class Connection:
             self._came = 0
 
     def _on_other_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        """Handle a frame that is not DATA, or that ends a stream."""
         if flags & END_STREAM and kind in {FrameKind.HEADERS, FrameKind.DATA}:
             raise ConnectionError(f"the stream of {self._stream(stream_id).group} has ended: {_words(payload)}")
-        if (rule := _RULES.get(kind)) is not None:  # frames of other kinds are to be ignored
+        if (rule := _RULES.get(kind)) is not None:  # frames of other kinds are ignored
             rule(self, flags, stream_id, payload)
 
     def _on_settings(self, flags: int, _: int, payload: bytes) -> None:
@@ -149,6 +150,7 @@ class Connection:
         raise ConnectionError(f"{self._address} has ended a connection of {len(self.streams)}: {_words(payload)}")
 
     def _stream(self, stream_id: int) -> Stream:
+        """Return an open stream by its id. Raises ConnectionError for an unknown one."""
         try:
             return self.streams[stream_id]
         except KeyError:
@@ -165,5 +167,5 @@ _RULES: dict[int, Callable[[Connection, int, int, bytes], None]] = {
 
 
 def _words(payload: bytes) -> str:
-    """Return the readable text in trailers or a farewell, which are not decoded."""
+    """Return the readable text in trailers or GOAWAY, which are not decoded."""
     return unquote_to_bytes(b" ".join(_WORDS.findall(payload))).decode(errors="replace")[:500]

@@ -1,6 +1,6 @@
-"""HTTP/2 frames: those that a client of one method writes, and the splitting of those that it reads (RFC 9113).
+"""HTTP/2 frames: encoding of those that a client of one method writes, and splitting of those that it reads (RFC 9113).
 
-Nothing that comes is copied unless it is part of a frame's head or of a frame that is not DATA. Pure.
+Received bytes are copied only if they are part of a frame's head or of a frame that is not DATA. Pure.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from venus.rpc.sealed import SUBSCRIBE
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD = struct.Struct(">BHBBI")
-#: Of a gRPC message: whether it is compressed, and its length.
+#: Head of a gRPC message: whether it is compressed, and its length.
 PREFIX = struct.Struct(">BI")
 SETTING = struct.Struct(">HI")
 WORD = struct.Struct(">I")
 
-#: What either end may send before the peer announces another window.
+#: Bytes that either end may send before the peer announces another window.
 WINDOW_BYTES = 65535
 WINDOW_BYTES_MAX = 2**31 - 1
 FRAME_BYTES_MAX = 2**24 - 1
@@ -56,7 +56,7 @@ def frame(kind: FrameKind, stream: int = 0, payload: bytes = b"", flags: int = 0
 
 
 def settings(wanted: dict[Setting, int]) -> bytes:
-    """Return the frame that announces them."""
+    """Return the frame that announces these settings."""
     return frame(FrameKind.SETTINGS, payload=b"".join(SETTING.pack(*item) for item in wanted.items()))
 
 
@@ -83,6 +83,7 @@ def request(stream: int, authority: str) -> bytes:
 
 
 def _text(value: str) -> bytes:
+    """Encode a short text as HPACK does, without Huffman code."""
     content = value.encode()
     assert len(content) < 127, "longer ones would need a longer length"
     return bytes([len(content)]) + content
@@ -96,9 +97,9 @@ def message(content: bytes) -> bytes:
 class Splitter:
     """Cuts the bytes of a connection into frames, wherever they are split.
 
-    `data(stream, piece)` gets what a DATA frame holds, piece by piece as it comes; a piece is only valid during the
-    call. `other(kind, flags, stream, payload)` gets every other frame as a whole, and DATA once more where it ends a
-    stream, without payload.
+    `data(stream, piece)` gets the content of a DATA frame, piece by piece as it arrives; a piece is only valid during
+    the call. `other(kind, flags, stream, payload)` gets every other frame as a whole, and DATA once more where it ends
+    a stream, without payload.
     """
 
     def __init__(self, data: Callable[[int, memoryview], None], other: Callable[[int, int, int, bytes], None]) -> None:
@@ -128,6 +129,7 @@ class Splitter:
                 self._end()
 
     def _begin(self) -> None:
+        """Read the head of a frame."""
         high, low, self._kind, self._flags, stream = HEAD.unpack(self._head)
         self._head.clear()
         self._stream = stream & WINDOW_BYTES_MAX  # without the reserved bit
@@ -138,6 +140,7 @@ class Splitter:
             self._end()
 
     def _end(self) -> None:
+        """Hand over a frame that is complete."""
         if self._kind != FrameKind.DATA or self._flags & END_STREAM:
             self._other(self._kind, self._flags, self._stream, bytes(self._payload))
             self._payload.clear()

@@ -1,7 +1,8 @@
 """gRPC messages on one stream, which begin and end anywhere in the pieces that arrive. Pure.
 
-A message that equals one that another subscriber of the process has read is compared with it piece by piece as it
-comes, by `memcmp`, and is never put together. Any other one is, and `Frames` checks its seal and reads it.
+If another subscriber of the process has read an equal message, each piece is compared with it as it arrives, by
+`memcmp`, and the message is never assembled. Any other message is assembled, and `FrameCache` checks its seal and reads
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class _Content:
     def __init__(self, frames: FrameCache, nbytes: int) -> None:
         self._frames, self._nbytes = frames, nbytes
         self._have = 0
-        #: The frame that begins with the bytes received so far; None = no such frame, so the pieces are kept.
+        #: A known frame that begins with the bytes received so far; None = no such frame, so the pieces are kept.
         self._like: FrameContent | None = None
         self._pieces: list[bytes] = []
 
@@ -37,7 +38,7 @@ class _Content:
         self._have += len(piece)
 
     def _look_again(self, piece: memoryview) -> None:
-        """Look for a message that begins with all bytes so far; if there is none, the bytes are kept from now on."""
+        """Look for a known frame that begins with all bytes so far; if there is none, keep the bytes from now on."""
         before = self._like.content[: self._have] if self._like is not None else b""
         for known in self._frames.newest:
             content = known.content
@@ -60,7 +61,7 @@ class FrameReader:
         self._content: _Content | None = None
 
     def feed(self, piece: memoryview) -> Iterator[FrameContent]:
-        """Take the next bytes, and yield each message that they end. Raises ConnectionError and errors of `read`."""
+        """Take the next bytes; yield each message that they complete. Raises ConnectionError and errors of `read`."""
         while len(piece):
             if self._content is None:
                 wanted = PREFIX.size - len(self._prefix)
@@ -78,6 +79,7 @@ class FrameReader:
                 yield found
 
     def _begin(self) -> _Content:
+        """Read the prefix of a message. Raises ConnectionError if it is compressed or too large."""
         is_compressed, nbytes = PREFIX.unpack(self._prefix)
         self._prefix.clear()
         if is_compressed or nbytes > MESSAGE_BYTES_MAX:

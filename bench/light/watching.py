@@ -1,7 +1,7 @@
 """The process of light subscribers: one thread that waits for all of its connections at once.
 
 It is a substitute for the gRPC subscribers of `bench.subscribers`: each subscriber reads every increment once and in
-order, returns its credit, and acknowledges after half of it or `SAY_EVERY_S`, even while no frame arrives.
+order, and returns its credit and acknowledges after half of the credit or `SAY_EVERY_S`, even while no frame arrives.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from bench.venus_transmission import BUSINESS
 from venus.rpc.sealed import seal
 from venus.wire import broker_pb2
 
-#: Read at once, into a buffer that all connections share: what a core's cache holds is compared before it leaves it.
+#: Bytes of one read, into a buffer that all connections share: small enough to be compared within a core's cache.
 RECEIVE_BYTES = 256 << 10
 READ_OR_WRITE = selectors.EVENT_READ | selectors.EVENT_WRITE
 
 
 class Watch:
-    """Subscribers of one process, `on_one` of them on each connection."""
+    """The subscribers of one process, `on_one` of them on each connection."""
 
     def __init__(
         self, addresses: Sequence[str], count: int, name: str, offset: int, credit_bytes: int, on_one: int
@@ -38,7 +38,7 @@ class Watch:
         self._looked_at = time.monotonic()
 
     def open(self) -> None:
-        """Open all streams, and wait until they are answered."""
+        """Open all streams, and wait until the broker has answered them."""
         begun = 0
         while self._seen.opened < self._count:
             while begun < min(self._count, self._seen.opened + OPENING_MAX):
@@ -47,6 +47,7 @@ class Watch:
             self._serve_once()
 
     def _begin(self, number: int) -> None:
+        """Open the stream of one subscriber, on a new connection if the last one is full."""
         if number % self._on_one == 0:
             address = self._addresses[len(self._connections) % len(self._addresses)]
             self._connections.append(Connection(address, self._take))
@@ -67,6 +68,7 @@ class Watch:
             orders.send(self._seen.arrivals(wanted, self._opening.offset))
 
     def _next_order(self, orders: Orders) -> Sequence[int] | None:
+        """Serve until an order arrives; return it."""
         self._selector.register(orders, selectors.EVENT_READ)
         while not self._serve_once():
             pass
@@ -81,7 +83,7 @@ class Watch:
         self._selector.close()
 
     def _serve_once(self) -> bool:
-        """Serve whichever connections are ready; return whether there is an order."""
+        """Serve the connections that are ready; return whether an order has arrived."""
         is_ordered = False
         for key, events in self._selector.select(SAY_EVERY_S / 4):
             if key.data is None:
@@ -97,6 +99,7 @@ class Watch:
         return is_ordered
 
     def _write(self, connection: Connection) -> None:
+        """Write what the socket takes, and wait for more room if something is left."""
         events = selectors.EVENT_READ if connection.flush() else READ_OR_WRITE
         if self._selector.get_key(connection.socket).events != events:
             self._selector.modify(connection.socket, events, connection)
@@ -104,6 +107,7 @@ class Watch:
     # -- credit --------------------------------------------------------------------------------------------------
 
     def _take(self, connection: Connection, stream: Stream, frame: FrameContent) -> None:
+        """Record a message of a subscriber, and return credit if enough is owed."""
         now = time.monotonic()
         self._seen.take(stream.number, frame, now)
         stream.taken += frame.price
@@ -112,14 +116,14 @@ class Watch:
             self._return_credit(connection, stream, now)
 
     def _return_credit(self, connection: Connection, stream: Stream, now: float) -> None:
-        """Return credit and acknowledge; later if the broker's windows have no room for it."""
+        """Return credit and acknowledge, or leave it for later if the broker's windows have no room."""
         position = self._seen.positions[stream.number]
         frame = broker_pb2.ConsumerFrame(credit_bytes=stream.taken, acknowledge=position)
         if connection.send(stream, seal(frame)):
             stream.taken, stream.said_at = 0, now
 
     def _return_old_credit(self, now: float) -> None:
-        """Return credit that has been owed for long: a broker may wait for it, and send nothing before."""
+        """Return credit that has been owed for long: a broker may send nothing before it gets it."""
         for connection in self._connections:
             for stream in connection.streams.values():
                 if stream.taken and now - stream.said_at > SAY_EVERY_S:
@@ -130,7 +134,7 @@ class Watch:
 def run(
     addresses: Sequence[str], count: int, name: str, offset: int, credit_bytes: int, on_one: int, orders: Orders
 ) -> None:
-    """Execute orders: up, open, opened, then offsets. Report why a subscriber ended."""
+    """Execute orders (up, open, opened, then offsets); report why a subscriber ended."""
     orders.send(None)
     orders.recv()
     watch = Watch(addresses, count, name, offset, credit_bytes, on_one)

@@ -9,7 +9,7 @@ BITS = 32
 
 
 class Ring:
-    """Nodes by identifier. `base` 2 is the paper's; a larger one has base - 1 fingers a digit, and needs fewer hops."""
+    """Nodes by identifier. `base` 2 is the paper's; a larger one has base - 1 fingers a digit and needs fewer hops."""
 
     def __init__(self, count: int, chance: random.Random, base: int = 2) -> None:
         self.size = 1 << BITS
@@ -17,7 +17,7 @@ class Ring:
         self._fingers = {node: self._fingers_of(node, base) for node in self.nodes}
 
     def owner(self, key: int) -> int:
-        """Return the first node at or behind a key."""
+        """Return the first node at or after a key."""
         return self.nodes[bisect.bisect_left(self.nodes, key) % len(self.nodes)]
 
     @property
@@ -36,6 +36,7 @@ class Ring:
         return hops
 
     def _fingers_of(self, node: int, base: int) -> list[int]:
+        """Return the other nodes that a node knows."""
         found, step = set(), 1
         while step < self.size:
             found |= {self.owner((node + digit * step) % self.size) for digit in range(1, base)}

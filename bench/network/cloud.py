@@ -1,6 +1,6 @@
 """Many nodes of SkipCloud in one process: the product's code, with messages that arrive at once or not at all.
 
-Only this class knows which brokers live. Each node joins by addresses of a few others, and everything else it learns by
+Only this class knows which brokers live. Each node joins by addresses of a few others, and learns everything else by
 messages, which are counted.
 """
 
@@ -18,12 +18,12 @@ from venus.network.skipcloud.views import Neighbour
 T = TypeVar("T")
 #: Addresses that a broker is configured with.
 SEEDS = 3
-#: Cycles, seconds, after which 1,024 brokers that have all joined at once route in two hops; 256 need a third of them.
+#: Cycles (seconds) until 1,024 brokers that joined at once route in two hops; 256 brokers need a third of that.
 SETTLED_CYCLES = 75
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that waits for nothing."""
+    """Run a coroutine that never waits, and return its result."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -61,7 +61,7 @@ class Cloud:
         return node
 
     def run(self, cycles: int) -> None:
-        """Run cycles of all living brokers, each time in another order."""
+        """Run exchange cycles of all living brokers, each in another order."""
         for _ in range(cycles):
             for address in self.chance.sample(list(self.living), len(self.living)):
                 run_to_end(self.living[address].run_cycle(self._seeds[address]))
@@ -131,6 +131,7 @@ class Cloud:
         return living
 
     def _node(self, address: str, kind: str) -> OverlayNode[str, str]:
+        """Return a living broker, and count the message to it. Raises Silent for a dead one."""
         self.messages[kind] += 1
         node = self.living.get(address)
         if node is None:

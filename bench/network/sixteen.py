@@ -1,4 +1,4 @@
-"""Sixteen real broker processes that share the matching of skewed subscriptions, for figures S1 to S3.
+"""Sixteen real broker processes, which share the matching of skewed subscriptions, for figures S1 to S3.
 
 One more broker, in this process, owns the subscriptions. All of them share the cores of one machine.
 """
@@ -27,7 +27,7 @@ from venus.network.skipcloud.views import Neighbour
 BROKERS = 16
 TABLE = "main/1"
 CHANGES = 200
-#: Batches before the measurement: subspaces are placed by what was matched.
+#: Batches before the measurement: brokers place subspaces by the load of earlier batches.
 WARM_UP = 30
 INSTALLED_S = 600.0
 HEALED_S = 60.0
@@ -35,7 +35,7 @@ HEALED_S = 60.0
 
 @contextmanager
 def start_brokers(folder: Path) -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
-    """Start the brokers."""
+    """Start sixteen brokers and the access broker, which owns the subscriptions."""
     with BrokerOverlay(folder, BROKERS, brokers=BROKERS, exchange_s=0.5) as others:
         others.wait_until_whole()
         with AccessBroker(others.addresses[8:10], brokers=BROKERS, lease_s=6.0, deadline_ms=1000.0) as access:
@@ -45,7 +45,7 @@ def start_brokers(folder: Path) -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
 
 @contextmanager
 def start_sixteen_brokers() -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
-    """Start the brokers in a temporary folder; stop them and delete it at the end."""
+    """Start the brokers in a temporary folder; stop them and delete the folder at the end."""
     folder = Path(tempfile.mkdtemp(prefix="venus-bench-"))
     try:
         with start_brokers(folder) as found:
@@ -95,7 +95,7 @@ class SkewedSubscriptions:
         self.wrong = 0
 
     def match(self, batches: int, first: int = 0) -> float:
-        """Match batches, and count those whose pairs are wrong; return the seconds that the overlay needed."""
+        """Match batches, and count those with wrong pairs; return the seconds that the overlay needed."""
         took_s = 0.0
         for seed in range(first, first + batches):
             events: Events = crowded_events(CHANGES, seed)
@@ -114,7 +114,7 @@ class SkewedSubscriptions:
 
 @dataclass(frozen=True, slots=True)
 class SharedMatching:
-    """Matching by sixteen brokers."""
+    """Result of matching by sixteen brokers."""
 
     changes_per_s: float
     elsewhere: float  # share of the changes that other brokers matched
@@ -123,7 +123,7 @@ class SharedMatching:
 
 
 def share_matching(count: int, batches: int) -> SharedMatching:
-    """Match changes with this number of subscriptions."""
+    """Match changes against this number of subscriptions."""
     with start_sixteen_brokers() as (others, access):
         subscriptions = SkewedSubscriptions(access, count)
         subscriptions.warm_up()
@@ -156,7 +156,7 @@ def kill_half(count: int, batches: int) -> DeathOfMany:
         subscriptions.match(batches)
         began = time.monotonic()
         others.kill(BROKERS // 2)
-        with ThreadPoolExecutor(1) as pool:  # the figure excludes the time that matching takes
+        with ThreadPoolExecutor(1) as pool:  # the figure excludes the time of the matching itself
             whole = pool.submit(_wait_until_whole, others, access.address)
             first_s = subscriptions.match(1)
             subscriptions.match(batches)
@@ -166,5 +166,6 @@ def kill_half(count: int, batches: int) -> DeathOfMany:
 
 
 def _wait_until_whole(others: BrokerOverlay, access: str) -> float:
+    """Wait until all survivors know each other; return the time."""
     others.wait_until_whole(access, timeout_s=HEALED_S)
     return time.monotonic()

@@ -1,7 +1,7 @@
 """A week of readers that come and go, under each rule of retention; pure.
 
-Offsets are bytes. Readers stay for half an hour on average and are away for 40 s in the median (log-normal, an hour at
-most); in one of twelve intervals of ten minutes 6 MB/s are written, else 5 to 80 KB/s.
+Offsets are bytes. Readers stay for half an hour on average and are away for 40 s in the median (log-normal, at most an
+hour). In one of twelve intervals of ten minutes, 6 MB/s are written, in the others 5 to 80 KB/s.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ QUIET_BYTES_S = (5e3, 80e3)
 
 
 class Rule(Protocol):
-    """Rule of retention. Gets the events of each tick: readers that left, returned, and are present."""
+    """Rule of retention. It gets the events of each tick: readers that left, returned, and are present."""
 
     def on_leave(self, name: str, position: int, now_s: int) -> None: ...
 
     def on_return(self, name: str, position: int, away_s: float, now_s: int) -> None: ...
 
     def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
-        """Return the first byte that is still there."""
+        """Return the first byte that the queue still has."""
 
 
 @dataclass
 class KnownReaders:
-    """The product's rule for consumers and sets below: keep the queue behind each until the reader is forgotten."""
+    """The product's rule for consumers and sets below: keep the queue for each one until it is forgotten."""
 
     retain_bytes: int
     ttl_s: float
@@ -67,7 +67,7 @@ class KnownReaders:
 
 @dataclass
 class Followers:
-    """The product's rule for replicas: the part that the last of them lacks is kept up to a limit."""
+    """The product's rule for replicas: keep what the slowest one lacks, up to a limit."""
 
     retain_bytes: int
     bytes_max: int
@@ -96,7 +96,7 @@ class Followers:
 
 @dataclass
 class UnknownReaders:
-    """The product's rule for readers that are not known, with `retain = "measured"` (Tensor's formula 1)."""
+    """The product's rule for readers without a group, with `retain = "measured"` (Tensor's formula 1)."""
 
     bytes_min: int
     bytes_max: int
@@ -120,7 +120,7 @@ class UnknownReaders:
 
 @dataclass
 class FixedRetention:
-    """The product's rule for readers that are not known, with `retain = "bytes"`."""
+    """The product's rule for readers without a group, with `retain = "bytes"`."""
 
     retain_bytes: int
 
@@ -134,7 +134,7 @@ class FixedRetention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Results of a simulated week; `kept_max` and `kept_mean` in bytes."""
+    """Results of a simulated week; `kept_max` and `kept_mean` are bytes."""
 
     returns: int
     resyncs: int
@@ -143,7 +143,7 @@ class Outcome:
 
 
 def bytes_written(seed: int, now_s: int) -> int:
-    """Return how many bytes come in the tick that begins then."""
+    """Return how many bytes are written in the tick that begins at `now_s`."""
     chance = random.Random(now_s // SPELL_S * 7919 + seed)
     rate = BURST_BYTES_S if chance.random() < BURST_PART else chance.uniform(*QUIET_BYTES_S)
     return int(rate * TICK_S)

@@ -2,7 +2,7 @@
 
     python -m bench.peers.jars [kafka] [rocketmq]
 
-Maven downloads Apache Kafka and Apache RocketMQ with all that they need, each into a folder of its own below
+Maven downloads Apache Kafka and Apache RocketMQ with their dependencies, each into its own folder below
 `~/.cache/venus-bench` (or below VENUS_BENCH_JARS). Java 17 and `mvn` must be installed.
 """
 
@@ -39,7 +39,7 @@ def folder(name: str) -> Path:
 
 
 def missing(name: str) -> str:
-    """Return which programs a peer lacks, empty = none."""
+    """Return the missing programs of a peer as text, empty if there are none."""
     if not any(folder(name).glob("*.jar")):
         return f"its jars are not there: python -m bench.peers.jars {name}"
     return "" if shutil.which("java") else "java is not installed"

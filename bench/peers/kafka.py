@@ -21,7 +21,7 @@ from bench.peers.local import START_TIMEOUT_S, Folder, PeerServer, free_port
 from bench.rounds import Receiver, Sender
 
 HEAP = "-Xmx1g"
-#: Of its own log lines.
+#: Kafka's own log configuration.
 LOG4J = """
 status: error
 Configuration:
@@ -44,7 +44,7 @@ class Kafka(PeerServer):
         return ",".join(f"127.0.0.1:{port}" for port, _ in self._ports.values())
 
     def missing(self) -> str:
-        """Return which programs are missing, empty = none."""
+        """Return the missing programs as text, empty if there are none."""
         if reason := jars.missing("kafka"):
             return reason
         return "" if importlib.util.find_spec("confluent_kafka") else "pip install confluent-kafka"
@@ -99,9 +99,9 @@ class Kafka(PeerServer):
         raise TimeoutError("Kafka does not make a topic")
 
     def sender(self) -> Callable[[], Sender]:
-        """Return the client that sends."""
+        """Return a factory of the client that sends."""
         return partial(KafkaSender, self._servers, self._batching)
 
     def receiver(self) -> Callable[[], Receiver]:
-        """Return the client that receives."""
+        """Return a factory of the client that receives."""
         return partial(KafkaReceiver, self._servers, self._batching)

@@ -22,7 +22,7 @@ class Batching(enum.Enum):
 
 
 class KafkaSender:
-    """The producer; with a message a row its batches are as large as VENUS's, or those that it makes by itself."""
+    """The producer. With one message per row its batches are as large as VENUS's, or of the size that Kafka chooses."""
 
     def __init__(self, servers: str, batching: Batching) -> None:
         self._servers, self._batching = servers, batching
@@ -63,11 +63,11 @@ class KafkaSender:
             raise TimeoutError("Kafka did not acknowledge")
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class KafkaReceiver:
-    """A consumer of all messages from now on, in the only partition."""
+    """A consumer of all later messages in the only partition."""
 
     def __init__(self, servers: str, batching: Batching) -> None:
         from confluent_kafka import Consumer, TopicPartition

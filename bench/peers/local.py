@@ -1,4 +1,4 @@
-"""Start of a peer's server on the loopback, in an empty folder, and the wait until it answers."""
+"""Starts a peer's server on the loopback, in an empty folder, and waits until it answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Folder:
         self.wait_for(self.begin(*command, user=user), port)
 
     def begin(self, *command: str | Path, user: str | None = None) -> subprocess.Popen[bytes]:
-        """Start a server that waits for others."""
+        """Start a server without waiting for its port."""
         with (self.path / f"{len(self.processes)}.log").open("wb") as log:
             process = subprocess.Popen(
                 [str(part) for part in command], cwd=self.path, stdout=log, stderr=subprocess.STDOUT, user=user
@@ -83,7 +83,7 @@ class PeerServer:
         return [process.pid for process in self._folder.processes]
 
     def finish(self, wanted: Round) -> None:
-        """Nothing is left to do: a peer has no full data."""
+        """Do nothing: a peer has no full data."""
 
 
 def row(number: int) -> bytes:

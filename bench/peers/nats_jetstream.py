@@ -1,4 +1,4 @@
-"""NATS JetStream in files, by nats-py. `sync_interval: always` where the server knows it (2.10), else no fsync."""
+"""NATS JetStream in files, by nats-py. `sync_interval: always` if the server supports it (2.10), else no fsync."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAKE = 500
 
 
 def server() -> str | None:
-    """Return the server's path: VENUS_BENCH_NATS, or the one that is installed."""
+    """Return the server's path: VENUS_BENCH_NATS, or an installed server."""
     return os.environ.get("VENUS_BENCH_NATS") or shutil.which("nats-server")
 
 
@@ -73,7 +73,7 @@ class NatsSender(NatsClient):
 
 
 class NatsReceiver(NatsClient):
-    """A pull consumer of all messages from now on."""
+    """A pull consumer of all later messages."""
 
     def __init__(self, port: int, *, envelope: bool) -> None:
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
@@ -103,7 +103,7 @@ class NatsJetStream(PeerServer):
         self._port = 0
 
     def missing(self) -> str:
-        """Return which programs are missing, empty = none."""
+        """Return the missing programs as text, empty if there are none."""
         if server() is None:
             return "nats-server is not installed"
         return "" if importlib.util.find_spec("nats") else "the package nats-py is not installed"
@@ -120,9 +120,9 @@ class NatsJetStream(PeerServer):
         client.close()
 
     def sender(self) -> Callable[[], Sender]:
-        """Return the client that sends."""
+        """Return a factory of the client that sends."""
         return partial(NatsSender, self._port, envelope=self._envelope)
 
     def receiver(self) -> Callable[[], Receiver]:
-        """Return the client that receives."""
+        """Return a factory of the client that receives."""
         return partial(NatsReceiver, self._port, envelope=self._envelope)

@@ -1,4 +1,4 @@
-"""Redis Streams, every append fsynced, by redis-py: pipelines as large as VENUS's batches, or batches as entries."""
+"""Redis Streams, every append fsynced, by redis-py: pipelines as large as VENUS's batches, or one entry per batch."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RedisStreams(PeerServer):
         self._port = 0
 
     def missing(self) -> str:
-        """Return which programs are missing, empty = none."""
+        """Return the missing programs as text, empty if there are none."""
         if shutil.which("redis-server") is None:
             return "redis-server is not installed"
         return "" if importlib.util.find_spec("redis") else "the package redis is not installed"
@@ -90,9 +90,9 @@ class RedisStreams(PeerServer):
         self._folder.run("redis-server", "--port", str(self._port), *flags, port=self._port)
 
     def sender(self) -> Callable[[], Sender]:
-        """Return the client that sends."""
+        """Return a factory of the client that sends."""
         return partial(RedisSender, self._port, envelope=self._envelope)
 
     def receiver(self) -> Callable[[], Receiver]:
-        """Return the client that receives."""
+        """Return a factory of the client that receives."""
         return partial(RedisReceiver, self._port, envelope=self._envelope)

@@ -1,7 +1,7 @@
 """Apache RocketMQ 5, one broker, half message and commit one at a time; bench/peers/jars.py fetches it.
 
-The paper's own peer. A whole batch is one message; SYNC_FLUSH: a half message is answered when it is on the disk. Its
-client does not wait for the answer to a commit, but the commit of the last batch is waited for: by the consumer.
+This is the paper's own peer. A whole batch is one message; with SYNC_FLUSH a half message is answered when it is on the
+disk. Its client does not wait for the answer to a commit; the consumer shows when the last batch is committed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SOURCE = Path(__file__).with_name("RocketMqClient.java")
 NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER = "org.apache.rocketmq.broker.BrokerStartup"
 ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
-#: What it opens of Java 17 for itself, in its own start scripts.
+#: Modules of Java 17 that its own start scripts open.
 JAVA = ["java", "-Xmx1g", "--add-exports", "java.base/sun.nio.ch=ALL-UNNAMED"]
 JAVA += ["--add-opens", "java.base/java.nio=ALL-UNNAMED"]
 ROW_BYTES = len(row(0))
 
 
 class Client:
-    """A sender or a receiver: the Java program beside it, asked line by line."""
+    """A sender or a receiver: a Java program that gets its orders line by line."""
 
     def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(
@@ -76,7 +76,7 @@ class RocketMq(PeerServer):
         self._command: list[str] = []
 
     def missing(self) -> str:
-        """Return which programs are missing, empty = none."""
+        """Return the missing programs as text, empty if there are none."""
         if reason := jars.missing("rocketmq"):
             return reason
         return "" if shutil.which("javac") else "javac is not installed"
@@ -112,9 +112,9 @@ class RocketMq(PeerServer):
             time.sleep(0.5)
 
     def sender(self) -> Callable[[], Sender]:
-        """Return the client that sends."""
+        """Return a factory of the client that sends."""
         return partial(Client, [*self._command, "send", self._names])
 
     def receiver(self) -> Callable[[], Receiver]:
-        """Return the client that receives."""
+        """Return a factory of the client that receives."""
         return partial(Client, [*self._command, "receive", self._names])

@@ -41,6 +41,7 @@ def _replay(world: Kind, seed: int) -> int:
 
 
 def _run_range(kind: Kind, first: int, last: int) -> int:
+    """Run a range of seeds; print the violations, and how often each rare state was reached."""
     counts: Counter[str] = Counter()
     seeds: Counter[str] = Counter()
     found: dict[str, list[int]] = {}

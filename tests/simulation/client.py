@@ -1,4 +1,4 @@
-"""A broker's calls to the coordinator: in each lane one call after the other, each with a time limit."""
+"""A broker's calls to the coordinator: each lane has one call at a time, each call a time limit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.simulation.network import GOOD_CALLS, BadCalls, Network
 TIMEOUT_S = 1.0
 
 Work = Callable[[], Any]
-#: Callback with the result, whether an answer came (False = the call may have happened), and the time of the call.
+#: Callback with the result, whether an answer came (False = the call may still have been executed), and its time.
 Done = Callable[[Any, bool, float], None]
 
 
 class Lane:
-    """Sequential calls to the coordinator. A late answer is dropped, although the call has happened."""
+    """Sequential calls to the coordinator. A late answer is dropped, although the call has been executed."""
 
     def __init__(self, name: str, kind: str, loop: Loop, network: Network, coordinator: SimulatedCoordinator) -> None:
         self.name, self.kind = name, kind
@@ -42,6 +42,7 @@ class Lane:
             self._begin()
 
     def _begin(self) -> None:
+        """Send the first waiting call, which may be lost."""
         self._number += 1
         self._sent_at = self._loop.now
         work, _, kind = self._waiting[0]
@@ -51,9 +52,11 @@ class Lane:
         self._loop.after(TIMEOUT_S, self._end, self._number, None, False)
 
     def _happens(self, of: float) -> bool:
+        """Return True with this probability."""
         return of > 0 and self._loop.random.random() < of
 
     def _serve(self, number: int, work: Work, bad: BadCalls) -> None:
+        """Execute a call at the coordinator, and send its answer."""
         if self._coordinator.away:
             return
         result = work()
@@ -62,6 +65,7 @@ class Lane:
             self._loop.after(delay, self._end, number, result, True)
 
     def _end(self, number: int, result: Any, answered: bool) -> None:
+        """Pass the answer, or the end of the time limit, to the caller; begin the next call."""
         if number != self._number or not self._open or not self._waiting:
             return
         _, done, _ = self._waiting.popleft()

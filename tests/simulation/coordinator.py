@@ -36,6 +36,7 @@ class SimulatedCoordinator:
         return until if broker is not None and broker.member == member else float("-inf")
 
     def register(self, broker: LiveBroker) -> bool:
+        """Give a broker a lease; False if another store of it still has one."""
         other = self._leases.get(broker.member.broker)
         if other is not None and other[0].member != broker.member and other[1] > self._loop.now:
             return False
@@ -49,6 +50,7 @@ class SimulatedCoordinator:
         return True
 
     def refresh(self, member: Member) -> bool:
+        """Renew a lease; False if it has ended."""
         broker, until = self._leases.get(member.broker, (None, 0.0))
         if broker is None or broker.member != member or until <= self._loop.now:
             return False
@@ -56,6 +58,7 @@ class SimulatedCoordinator:
         return True
 
     def leave(self, member: Member) -> bool:
+        """End a broker's lease."""
         broker, _ = self._leases.get(member.broker, (None, 0.0))
         if broker is not None and broker.member == member:
             del self._leases[member.broker]
@@ -69,6 +72,7 @@ class SimulatedCoordinator:
         return self.record
 
     def swap(self, before: Leadership, after: Leadership, knew: float = float("-inf")) -> Leadership | None:
+        """Replace the record if `before` is current; return the stored record, or None."""
         if before.version != self.record.version:
             return None
         old, self.record = self.record, replace(after, version=self.record.version + 1)
@@ -79,6 +83,7 @@ class SimulatedCoordinator:
         return self.record
 
     def _expire(self, broker: str) -> None:
+        """Notify the watchers once a lease has ended."""
         found = self._leases.get(broker)
         if found is None:
             return

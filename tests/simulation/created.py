@@ -39,6 +39,7 @@ class _HandingOverHost(Host):
         self.step(event)
 
     def _execute(self) -> None:
+        """Carry out the record's request for another leader, if this broker leads."""
         record, live = self.replica.known, self.replica.live
         if record is not None and live is not None and self.replica.leads:
             view = ClusterView(live.values(), [record])
@@ -56,7 +57,7 @@ class _ForgottenJudge(Judge):
 
 
 class CreatedWorld(World):
-    """The protocol in a new business, with the product's record and the hand-over to the leader that it requests.
+    """The protocol in a new business, with the product's record and a hand-over to the leader that the record requests.
 
     In half of the histories under consistency a replica still has the data of a forgotten business of the same name.
     """
@@ -66,7 +67,7 @@ class CreatedWorld(World):
     policies = (Policy.CONSISTENCY, Policy.AVAILABILITY)
 
     def first_record(self, names: str) -> Leadership:
-        """Return the record as broker a creates it; the scheduler prefers a or b as leader."""
+        """Return the record that broker a creates; the scheduler prefers a or b as leader."""
         leader = self.loop.random.choice("ab")
         live = [
             LiveBroker(member=host.me, address=host.name, priority=host.name != leader) for host in self.hosts.values()
@@ -78,6 +79,7 @@ class CreatedWorld(World):
         return replace(made, version=1)
 
     def _leave_data(self, host: Host) -> None:
+        """Leave entries of a forgotten business, which have negative values, on a broker's disk."""
         entries = [(1, -value) for value in range(1, self.loop.random.choice((3, 300)))]
         for entry in entries:
             host.disk.change(("append", entry))

@@ -1,4 +1,4 @@
-"""Directed histories for situations that random ones hardly ever reach: one seed in ten plays one of these scripts.
+"""Directed histories for situations that random ones hardly ever reach: one seed in ten runs one of these scripts.
 
 A script is a generator: it yields a number of seconds to wait, or a condition to wait for.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Script = Iterator[float | Callable[[], bool]]
 LOOK_EVERY_S = 0.005
-#: A script whose condition takes longer than this ends.
+#: A script ends if one of its conditions takes longer than this.
 GIVES_UP_S = 8.0
 
 
@@ -73,10 +73,12 @@ def cast(world: World) -> Generator[float | Callable[[], bool], None, list[Host]
 
 
 def _until_in_sync(world: World, *hosts: Host) -> Callable[[], bool]:
+    """Return a condition: the record's in-sync set is exactly these brokers."""
     return lambda: world.coordinator.record.in_sync == {host.me for host in hosts}
 
 
 def _until_leader(host: Host) -> Callable[[], bool]:
+    """Return a condition: this broker leads."""
     return lambda: host.world.leader is host
 
 
@@ -87,20 +89,23 @@ def lines(hosts: Iterable[Host], others: Iterable[Host] = ()) -> set[tuple[str, 
 
 
 def _kill(host: Host) -> None:
+    """End a broker's process."""
     host.end()
     host.disk.crash()
 
 
 def _until_elected(*hosts: Host) -> Callable[[], bool]:
+    """Return a condition: one of these brokers runs an election."""
     return lambda: any(host.replica._elections._running is not None for host in hosts)
 
 
 def _who_elects(*hosts: Host) -> Host:
+    """Return the broker that runs an election."""
     return next(host for host in hosts if host.replica._elections._running is not None)
 
 
 class _EventTap:
-    """Records replies from one broker to another; it copies them, or holds them back."""
+    """Records replies from one broker to another, as copies or instead of their delivery."""
 
     def __init__(self, source: Host, target: Host, wanted: Callable[[m.Answer], bool], *, holds: bool = False) -> None:
         self.kept: list[m.FetchReply] = []
@@ -157,7 +162,7 @@ def _tail_and_a_slow_log(world: World) -> Generator[float | Callable[[], bool], 
 
 
 def _fewer_are_enough(world: World) -> Script:
-    """Lower the minimum to one while a leader's log is about to truncate entries of the last leader."""
+    """Lower the minimum to one while a leader's log is about to truncate entries of the former leader."""
     yield from _tail_and_a_slow_log(world)
     record = world.coordinator.record
     world.coordinator.swap(record, replace(record, min_in_sync=1, last_in_sync=frozenset()))
@@ -165,7 +170,7 @@ def _fewer_are_enough(world: World) -> Script:
 
 
 def _same_tail(world: World) -> Script:
-    """Let a follower fetch that has the same entries that its leader is about to truncate."""
+    """Let a follower fetch that has the very entries that its leader is about to truncate."""
     a = yield from _tail_and_a_slow_log(world)
     a.start()
     a.read()
@@ -176,7 +181,7 @@ def _same_tail(world: World) -> Script:
 
 
 def _answer_of_an_older_term(world: World) -> Script:
-    """Let entries that were sent in an older term arrive when the same broker leads again."""
+    """Let entries sent in an older term arrive when the same broker leads again."""
     a, b, c = yield from cast(world)
     world.frame = 1
     behind: list[int] = []  # end of b's log when c began to lag
@@ -209,7 +214,7 @@ def _answer_of_an_older_term(world: World) -> Script:
 
 
 def _late_diverge(world: World) -> Script:
-    """Deliver the message that logs diverge a second time, when they no longer do."""
+    """Deliver the reply "the logs diverge" a second time, when they no longer diverge."""
     a, b, c = yield from cast(world)
     tap = _EventTap(c, b, lambda answer: isinstance(answer, m.LogsDiverge))
     yield from _tail(world, a, b, c)
@@ -221,7 +226,7 @@ def _late_diverge(world: World) -> Script:
 
 
 def _late_trimmed(world: World) -> Script:
-    """Deliver the message that the leader's log begins later a second time, when it no longer matters."""
+    """Deliver the reply "the leader's log begins later" a second time, when it is no longer relevant."""
     a, b, c = yield from cast(world)
     tap = _EventTap(a, b, lambda answer: isinstance(answer, m.LogTrimmed))
     world.network.cut |= lines([b], [a])
@@ -238,7 +243,7 @@ def _late_trimmed(world: World) -> Script:
 
 
 def _high_unheard(world: World) -> Script:
-    """Let a leader be elected that does not know the high watermark, with a follower that has only what it knows."""
+    """Elect a leader that does not know the high watermark; its follower has only entries up to the known one."""
     a, b, c = yield from cast(world)
     c.stopping = True
     world.coordinator.leave(c.me)
@@ -261,7 +266,7 @@ def _high_unheard(world: World) -> Script:
 
 
 def _one_comes_back(world: World) -> Script:
-    """Let a complete broker return while the others, which are incomplete, elect without it."""
+    """Let the only complete broker return while the incomplete others elect without it."""
     a, b, *rest = yield from cast(world)
     world.network.cut |= lines(rest, world.hosts.values())
     yield _until_in_sync(world, a, b)
@@ -275,7 +280,7 @@ def _one_comes_back(world: World) -> Script:
 
 
 def _living_unheard(world: World) -> Script:
-    """Let a broker learn only from the record that the leader has its lease again."""
+    """Let a broker learn from nothing but the record that the leader has its lease again."""
     a, *rest = yield from cast(world)
     world.network.cut |= lines(rest, world.hosts.values())
     yield _until_in_sync(world, a)

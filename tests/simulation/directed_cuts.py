@@ -1,4 +1,4 @@
-"""Scripts of a leader that reaches the coordinator and clients, but not its followers: writes must continue.
+"""Scripts in which a leader reaches the coordinator and clients, but not its followers: writes must continue.
 
 Each script checks its condition during the cut, because everything works again afterwards.
 """
@@ -38,7 +38,7 @@ def _writes_continue(world: World, invariant: str = WRITES_CONTINUE) -> Script:
 
 
 def _stays_away(world: World, resigned: Host) -> Script:
-    """Fail if the leader that has resigned leads again while the others can."""
+    """Fail if the leader that has resigned leads again while another broker can lead."""
     term = world.coordinator.record.term
 
     def leads_again() -> bool:
@@ -70,7 +70,7 @@ def _is_not_heard(world: World) -> Script:
 
 
 def _streams_hang(world: World) -> Script:
-    """Let ballots pass, which have connections of their own, while fetches and their replies are lost."""
+    """Let ballots pass, which have separate connections, while fetches and their replies are lost."""
     a, *_ = yield from cast(world)
     send = world.network.send
 
@@ -87,14 +87,14 @@ def _streams_hang(world: World) -> Script:
 
 
 def _one_is_cut_off(world: World) -> Script:
-    """Cut one follower from the leader: the other one suffices."""
+    """Cut one follower off from the leader: the other follower suffices."""
     a, b, *_ = yield from cast(world)
     world.network.cut |= lines([a], [b])
     yield from _writes_continue(world, "one follower that is cut off does not delay writes")
 
 
 def _all_apart(world: World) -> Script:
-    """Cut every broker from every other: no leader can have anything acknowledged."""
+    """Cut every broker off from every other: no leader can acknowledge anything."""
     hosts = yield from cast(world)
     world.network.cut |= lines(hosts, hosts)
     term = world.coordinator.record.term

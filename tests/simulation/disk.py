@@ -1,4 +1,4 @@
-"""A disk: a crash keeps everything written, a power loss keeps everything synced."""
+"""A disk: after a crash everything written remains, after a power loss everything synced."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Content:
         return Content(self.start, self.entries[:], self.terms, self.applied[:], self.whole)
 
     def change(self, change: Change) -> None:
+        """Apply a change to the log or the state machine."""
         match change:
             case ("append", entry):
                 self.terms = self.terms.append(entry[0], self.end)
@@ -63,7 +64,7 @@ class Content:
 
 
 class Disk:
-    """The writes that the process sees, and those that survive a power loss."""
+    """The disk of one broker: the content that the process sees, and the content that survives a power loss."""
 
     def __init__(self, store: str) -> None:
         self.store = store
@@ -83,6 +84,7 @@ class Disk:
         return content.entries[index - content.start] == entry
 
     def change(self, change: Change) -> None:
+        """Apply a change, which is not synced yet."""
         self.content.change(change)
         self.unsynced.append(change)
         if change[0] in ("truncate", "wipe", "install"):

@@ -1,4 +1,4 @@
-"""Faults, their times and durations: all are planned from the seed before the history begins."""
+"""Faults, their times and durations: the seed determines all of them before the history begins."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def plan(world: World, until: float) -> None:
 
 
 def _happen(world: World, fault: Callable[[World, float], None], until: float) -> None:
+    """Cause a fault of random duration, and count it."""
     longest = until - world.loop.now
     seconds = min(longest, world.loop.random.choice((0.3, 1.5, 4.0)) * (0.5 + world.loop.random.random()))
     world.loop.counts[f"fault: {fault.__name__.strip('_').replace('_', ' ')}"] += 1
@@ -37,7 +38,7 @@ def _happen(world: World, fault: Callable[[World, float], None], until: float) -
 
 
 def at_the_worst_moment(world: World, host: Host) -> None:
-    """Cause a fault at a leader that has just begun, or that is changing the record."""
+    """Cause a fault at a leader that has just been elected, or that is changing the record."""
     random = world.loop.random
     if world.loop.now >= world.cruel_until or random.random() >= world.cruelty:
         return
@@ -48,6 +49,7 @@ def at_the_worst_moment(world: World, host: Host) -> None:
 
 
 def _end(world: World, host: Host, life: int, seconds: float) -> None:
+    """Cut the power of a broker, and restart it after a while."""
     if host.life == life and host.up:
         host.end()
         host.disk.lose_power(world.loop.random)
@@ -55,6 +57,7 @@ def _end(world: World, host: Host, life: int, seconds: float) -> None:
 
 
 def _silence(world: World, host: Host, _: int, seconds: float) -> None:
+    """Cut a broker off from two random peers, one of which may be the coordinator."""
     others = world.loop.random.sample([name for name in [*world.hosts, "@"] if name != host.name], 2)
     cut(world, {(other, host.name) for other in others} | {(host.name, other) for other in others}, seconds)
 
@@ -84,7 +87,7 @@ def heal(world: World) -> None:
 
 
 def some(world: Any) -> Any:
-    """Choose a broker, the leader more often than the others."""
+    """Choose a broker at random, the leader more often than the others."""
     random = world.loop.random
     record = world.coordinator.record
     if record.leader is not None and random.random() < 0.5:
@@ -93,6 +96,8 @@ def some(world: Any) -> Any:
 
 
 def restart_after(world: World, host: Host, seconds: float) -> None:
+    """Restart a broker after this many seconds, unless it has been restarted before."""
+
     def restart_host(life: int) -> None:
         if not host.up and host.life == life:
             host.start()
@@ -101,6 +106,7 @@ def restart_after(world: World, host: Host, seconds: float) -> None:
 
 
 def _crash(world: World, seconds: float) -> None:
+    """Kill a process."""
     host = some(world)
     if host.up:
         host.end()
@@ -109,6 +115,7 @@ def _crash(world: World, seconds: float) -> None:
 
 
 def _power_loss(world: World, seconds: float) -> None:
+    """Cut the power of one machine, or of all."""
     host = some(world)
     hosts = list(world.hosts.values()) if world.loop.random.random() < 0.2 else [host]
     for host in hosts:
@@ -132,12 +139,13 @@ def _lose_store(world: World, seconds: float) -> None:
 
 
 def _pause(world: World, seconds: float) -> None:
+    """Pause a process."""
     host = some(world)
     host.paused_until = max(host.paused_until, world.loop.now + seconds)
 
 
 def _partition(world: World, seconds: float) -> None:
-    """Partition the network: some brokers, perhaps with the coordinator, do not hear the others, or are not heard."""
+    """Partition the network: cut some brokers, perhaps with the coordinator, off from the rest, one way or both."""
     random = world.loop.random
     places = [*world.hosts, "@"]
     side = set(random.sample(places, random.randint(1, len(places) - 1)))
@@ -148,7 +156,7 @@ def _partition(world: World, seconds: float) -> None:
 
 
 def _cut_one(world: World, seconds: float) -> None:
-    """Cut one link of a broker, usually the one to the coordinator."""
+    """Cut one link of a broker, usually its link to the coordinator."""
     random = world.loop.random
     host = some(world).name
     other = random.choice([name for name in [*world.hosts, "@", "@"] if name != host])
@@ -165,6 +173,7 @@ def cut(world: World, lines: set[tuple[str, str]], seconds: float) -> None:
 
 
 def _bad_network(world: World, seconds: float) -> None:
+    """Let messages between brokers be lost, late or doubled."""
     random, network = world.loop.random, world.network
     network.loss = random.choice((0.0, 0.05, 0.3))
     network.doubling = random.choice((0.0, 0.3))
@@ -178,6 +187,7 @@ def _bad_network(world: World, seconds: float) -> None:
 
 
 def _coordinator_away(world: World, seconds: float) -> None:
+    """Let the coordinator answer nothing for a while."""
     world.coordinator.away = True
 
     def restore_coordinator() -> None:
@@ -198,6 +208,7 @@ def _slow_coordinator(world: World, seconds: float) -> None:
 
 
 def _slow_disk(world: World, seconds: float) -> None:
+    """Let the syncs of a disk take long."""
     disk = some(world).disk
     disk.lag_s = world.loop.random.choice((0.1, 0.5, 2.0))
 
@@ -208,6 +219,7 @@ def _slow_disk(world: World, seconds: float) -> None:
 
 
 def _trim(world: World, _: float) -> None:
+    """Let a broker trim its log."""
     host = some(world)
     if host.up:
         content = host.disk.content
@@ -215,6 +227,7 @@ def _trim(world: World, _: float) -> None:
 
 
 def _hand_over(world: World, _: float) -> None:
+    """Request a hand-over to another broker, and count it if the leader gives up and continues."""
     leader = world.leader
     if leader is None:
         return
@@ -278,14 +291,14 @@ def _change_minimum(world: World, _: float) -> None:
     wanted = world.loop.random.randint(1, len(record.replicas))
     last = record.last_in_sync
     if wanted < record.min_in_sync and len(record.in_sync) >= wanted:
-        last = frozenset()  # removed replicas do not count any more
+        last = frozenset()  # removed replicas no longer count
     if wanted != record.min_in_sync:
         world.loop.counts["minimum changed"] += 1
         world.coordinator.swap(record, replace(record, min_in_sync=wanted, last_in_sync=last))
 
 
 def _churn(world: World, _: float) -> None:
-    """Let a follower's lease end and begin again: it leaves the in-sync set and joins it again."""
+    """Let a follower's lease end and begin again, so that it leaves the in-sync set and rejoins it."""
     if world.loop.now >= world.cruel_until:
         return
     host = world.loop.random.choice(list(world.hosts.values()))
@@ -298,7 +311,7 @@ def _churn(world: World, _: float) -> None:
 
 
 def _lapse(world: World, _: float) -> None:
-    """Cut a leader from the coordinator for about the length of its lease."""
+    """Cut a leader off from the coordinator for about the length of its lease."""
     leader = world.leader
     if leader is not None:
         seconds = min(LEASE_S + 0.8 * world.loop.random.random(), max(0.0, world.cruel_until - world.loop.now))
@@ -338,7 +351,7 @@ def _one_by_one(world: World, seconds: float) -> None:
 
 
 def _blink(world: World, _: float) -> None:
-    """Let the only complete broker crash, and return while the others begin to continue without it."""
+    """Let the only complete broker crash, and return while the others start to work without it."""
     leader = world.leader
     if leader is None or world.policy is Policy.CONSISTENCY:
         return
@@ -363,6 +376,7 @@ def _blink(world: World, _: float) -> None:
 
 
 def _bad_calls(world: World, calls: dict[tuple[str, str], BadCalls], seconds: float) -> None:
+    """Disturb some calls to the coordinator for a while."""
     world.network.bad_calls.update(calls)
 
     def end_bad_calls() -> None:

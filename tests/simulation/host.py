@@ -86,6 +86,7 @@ class Host(Process):
     def ask(
         self, lane: Lane, work: Callable[[], Any], done: Callable[[Any, bool, float], None], kind: str = ""
     ) -> None:
+        """Call the coordinator; `done` runs only in the process that asked."""
         life = self.life
         lane.call(work, lambda result, answered, sent: self.run(life, done, (result, answered, sent)), kind)
 
@@ -97,6 +98,7 @@ class Host(Process):
         self._keep_lease()
 
     def _keep_lease(self) -> None:
+        """Register at the coordinator or renew the lease, then read the record."""
         if len(self.leases) or self.stopping:
             return
         me, coordinator = self.me, self.world.coordinator
@@ -118,6 +120,7 @@ class Host(Process):
         self.read()
 
     def _something_changed(self) -> None:
+        """Read the record soon, because the coordinator reports a change."""
         if self.up and self.world.network.passes("@", self.name):
             self.soon(self.world.network.delay(), self.read)
 
@@ -197,7 +200,7 @@ class Host(Process):
         self.world.network.send(self.name, to.broker, target.take, event)
 
     def take(self, event: m.Event) -> None:
-        """Handle a message, if this process runs; chance decides whether it considers itself healthy."""
+        """Handle a message if this process runs; whether the broker considers itself healthy is random."""
         if self.up:
             if type(event) is m.BallotRequest:
                 self.replica.healthy = self.loop.random.random() < 0.7
@@ -262,7 +265,7 @@ _DOES: dict[type, Callable[[Host, Any], None]] = {
 
 
 def describe_message(message: Any) -> str:
-    """Return a message as one line that is the same in each run (the order of a printed set is not)."""
+    """Return a message as one line that is the same in each run; sets are sorted."""
     fields = []
     for name in message.__dataclass_fields__:
         value = getattr(message, name)

@@ -1,4 +1,4 @@
-"""Invariants that must hold after every step, and those at the end."""
+"""Invariants that must hold after every step, and invariants of the final state."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Violation(Exception):
 class Judge:
     """Checks every step of every replica.
 
-    An era ends with an unclean election: entries that the new leader lacks may be lost, and are reported. `safe` has,
-    for each era, the entries at or below any high watermark.
+    An era ends with an unclean election, which may lose entries that the new leader lacks; these are reported. `safe`
+    has, for each era, the entries at or below any high watermark.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._counts = world.loop.counts
         self.safe: list[dict[int, Entry]] = [{}]
-        self.acknowledged: dict[int, int] = {}  # value -> index, without those reported as lost
+        self.acknowledged: dict[int, int] = {}  # value -> index, without values reported as lost
         self._newest_safe = 0  # the newest index of this era
-        self._least = 0  # least number of members that had it, unless an operator has lowered the minimum since
+        self._least = 0  # least number of members that had it, unless an operator has since lowered the minimum
         self._high: dict[str, int] = {}
         self._acknowledges: dict[int, tuple[str, int]] = {}  # term -> the process
         self._newest: dict[str, tuple[int, int, int]] = {}  # life, term, version
@@ -80,6 +80,7 @@ class Judge:
                 raise Violation("each broker that may lead has every safe entry", f"{member} lacks entry {newest}")
 
     def on_step(self, host: Host) -> None:
+        """Check the high watermark and the applied entries of a replica after a step."""
         position = host.replica.position
         high, before = position.high, self._high[host.name]
         if high < before and position.whole:
@@ -95,6 +96,7 @@ class Judge:
         self._record_moves(host)
 
     def _record_moves(self, host: Host) -> None:
+        """Check that a process never goes back to an older term or record."""
         known = host.replica.known
         if known is not None:
             newest = (host.life, known.term, known.version)
@@ -104,6 +106,7 @@ class Judge:
             self._newest[host.name] = newest
 
     def on_advance(self, host: Host, high: int) -> None:
+        """Check entries that a replica is about to apply: durable there, and the same at all others."""
         content = host.disk.content
         before = len(content.applied)
         if high >= host.disk.durable_end:
@@ -127,15 +130,17 @@ class Judge:
                 self._acknowledge(host, index, host.pending.pop(index))
 
     def _is_safe(self, host: Host, high: int) -> None:
+        """Record a new highest safe entry, which every broker that may lead must have."""
         if high <= self._newest_safe:
             return
         self._newest_safe = high
         if host.acknowledges_in is not None and host.replica.known is not None:
-            # an operator may have lowered the minimum, which this leader does not know yet
+            # an operator may have lowered the minimum without this leader's knowledge
             self._least = min(host.replica.known.min_in_sync, self._world.coordinator.record.min_in_sync)
         self._may_lead()
 
     def _acknowledge(self, host: Host, index: int, entry: Entry) -> None:
+        """Check an acknowledged entry: it is in the leader's log, and this process may acknowledge it."""
         world, known = self._world, host.replica.known
         assert known is not None
         assert host.acknowledges_in is not None
@@ -155,6 +160,7 @@ class Judge:
         self.acknowledged[entry[1]] = index
 
     def on_truncate(self, host: Host, end: int) -> None:
+        """Check that a truncation removes nothing that is applied or safe."""
         if end <= len(host.disk.content.applied):
             raise Violation("no applied entry is reverted", f"{host.me} cuts at {end}")
         record = self._world.coordinator.record
@@ -163,7 +169,7 @@ class Judge:
             raise Violation("each broker that may lead has every safe entry", f"{host.me} cuts at {end}")
 
     def on_lead(self, host: Host, term: int) -> None:
-        """Record a new leader: the first leader of an era determines which entries may be lost."""
+        """Record a new leader; the first leader of an era determines which entries may be lost."""
         known = host.replica.known
         assert known is not None
         self._counts["leader began"] += 1
@@ -208,7 +214,7 @@ class Judge:
         return True
 
     def check_final_state(self) -> None:
-        """Check the data of each broker once all have converged."""
+        """Check the data of each broker after all have converged."""
         world, record = self._world, self._world.coordinator.record
         assert record.leader is not None
         leader = world.hosts[record.leader.broker].disk.content

@@ -1,7 +1,7 @@
 """Many businesses on brokers at several sites: which broker leads each business, and where its replicas are.
 
-Logs are left out: a member of the in-sync set is complete, and another replica becomes complete after a while. The rest
-is the product's code: placement, elections and balance, over records that each broker reads late.
+There are no logs: a member of the in-sync set is complete, and another replica becomes complete after a while.
+Placement, elections and balance are the product's code, and work on records that each broker reads late.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from venus.replication.records import Ballot, Leadership, LiveBroker, Member
 
 READ_S = 1.0
 LEASE_S = 2.0
-#: Longest age of the records on which a broker acts.
+#: Maximum age of the records on which a broker acts.
 LATE_S = LEASE_S + READ_S + 0.5
 FAULTS_S = 60.0
 BUSINESSES = 12
@@ -54,12 +54,12 @@ class Broker:
         self.up, self.life = True, self.life + 1
         self.whole_at: dict[str, float] = {}  # time at which its replica has caught up
         self.sites: dict[str, str] = {}
-        self.awaited: dict[tuple[str, int], float] = {}  # time since which a leader is requested, by business and term
+        self.awaited: dict[tuple[str, int], float] = {}  # since when a leader has been requested, by business and term
         self.rebalancer = Rebalancer(self.name, UNEVEN_S)
         self.world.loop.after(self.world.loop.random.random(), self._read, self.life)
 
     def start_first(self) -> None:
-        """Start as a new broker, unless it has been started meanwhile."""
+        """Start as a new broker, unless the broker has been started before."""
         if not self.up:
             self.start()
 
@@ -68,6 +68,7 @@ class Broker:
         self.world.loop.after(LEASE_S, self.world.expire, self.me)
 
     def _read(self, life: int) -> None:
+        """Read the records, and act on them a little later; repeat that."""
         if self.life == life and self.up:
             self.world.live[self.me] = self.description
             records, live = dict(self.world.records), dict(self.world.live)
@@ -76,6 +77,7 @@ class Broker:
             loop.after(READ_S * (0.5 + loop.random.random() / 2), self._read, life)
 
     def _act(self, life: int, records: dict[str, Leadership], live: dict[Member, LiveBroker]) -> None:
+        """Act on the records of an earlier read: lead, elect, create and balance businesses."""
         if self.life != life or not self.up:
             return
         self.sites |= {member.broker: broker.site for member, broker in live.items()}
@@ -93,6 +95,7 @@ class Broker:
             self._create(view)
 
     def _balance(self, before: Leadership, after: Leadership) -> None:
+        """Write the record of a hand-over or of a replica's move for balance."""
         if after.successor != before.successor:
             self.world.judge_move(self.name, after.business)
             self.world.swap(before, after)
@@ -100,6 +103,7 @@ class Broker:
             self.world.judge_replica_move(after)
 
     def _create(self, view: ClusterView) -> None:
+        """Create a new business with this broker as leader."""
         name = f"x{len(self.world.records)}"
         record = self.world.wanted.new_record(name, self.me, view, 1)
         if name not in self.world.records:
@@ -107,6 +111,7 @@ class Broker:
             self.world.judge_new(record, view)
 
     def _elect(self, known: Leadership, live: dict[Member, LiveBroker], ranks: dict[str, int]) -> None:
+        """Elect a leader for a business whose leader is gone."""
         voters = [self.world.find(member) for member in records.eligible_members(known, live)]
         ballots = {
             voter.me: Ballot(member=voter.me, last_term=known.term, end=5, high=1, healthy=not voter.sick)
@@ -118,6 +123,7 @@ class Broker:
             self.world.judge_election(known, after, ballots)
 
     def _lead_business(self, known: Leadership, view: ClusterView) -> None:
+        """Write the next record of a business that this broker leads, if any is due."""
         after = self.world.wanted.next_record(known, view)
         if after is None and known.successor:
             after = self._hand_over(known, view)
@@ -127,7 +133,7 @@ class Broker:
             self.world.swap(known, after)
 
     def _hand_over(self, known: Leadership, view: ClusterView) -> Leadership | None:
-        """Return the record with the requested leader, or without the request; None while that broker catches up."""
+        """Return the record with the requested leader, or without the request; None while that leader catches up."""
         able = [member for member in known.in_sync & view.live.keys() if member.broker == known.successor]
         since = self.awaited.setdefault((known.business, known.term), self.world.loop.now)
         late = self.draining or self.world.loop.now - since > AWAIT_SUCCESSOR_S
@@ -176,9 +182,9 @@ class LeaderWorld:
         self.records: dict[str, Leadership] = {}
         self.live: dict[Member, LiveBroker] = {}
         self.creates, self.failing = random.choice((0.1, 0.4)), random.choice((0.0, 0.2))
-        #: A business whose hand-over for balance always fails, or a broker whose hand-overs all fail.
+        #: Name of a business whose hand-over for balance always fails, or of a broker whose hand-overs all fail.
         self.immovable = {3: "x0", 7: "a"}.get(seed % 8, "")
-        #: Duration of a hand-over; in most histories it has ended before the next look.
+        #: Duration of a hand-over; in most histories it ends before a broker reads the records again.
         self.hand_over_s = 6.0 if seed % 10 == 5 else 0.0
         names = "abcdefgh"[: random.choice((3, 3, 4, 6, 8))]
         sites = random.choice((("",), ("east", "west"), ("east", "west", "north"), ("east", "west", "")))
@@ -186,7 +192,7 @@ class LeaderWorld:
         self.wanted = ReplicaPlacement(replicas=random.choice((2, 3, 3)), min_in_sync=minimum)
         self._moved_at = self._even_at = 0.0
         self._even_since: float | None = None
-        self._missing_since: dict[str, float] = {}  # by missing part
+        self._missing_since: dict[str, float] = {}  # start time by missing part
         self._asked: dict[str, tuple[int, str, int, float]] = {}  # the last hand-over: term, broker, process life, time
         late = (
             names[-1] if seed % 4 == 2 and len(names) > self.wanted.replicas else ""
@@ -196,7 +202,7 @@ class LeaderWorld:
         }
 
     def find(self, member: Member) -> Broker | None:
-        """Return the broker with this store."""
+        """Return the broker that has this store, or None."""
         broker = self.brokers[member.broker]
         return broker if broker.me == member else None
 
@@ -238,6 +244,7 @@ class LeaderWorld:
                 raise Violation("an unhealthy broker is the last choice", f"{after.business}: {after.leader}")
 
     def _judge_replicas(self, before: Leadership, after: Leadership) -> None:
+        """Check that a record takes no replica away too early, and not the leader's."""
         taken = set(before.replicas) - set(after.replicas)
         if taken and not {member.broker for member in after.in_sync} >= set(after.replicas):
             raise Violation("a replica is taken away once all others are in sync", f"{after.business}: {taken}")
@@ -278,9 +285,9 @@ class LeaderWorld:
             raise Violation("no replica moves for balance while another one is missing or moves", str(missing))
 
     def _find_lasting_faults(self) -> list[str]:
-        """Return the parts that have been missing for so long that every broker has read it.
+        """Return the parts that have been missing for so long that every broker knows it.
 
-        Each part counts separately: a broker may read the end of one fault before the beginning of the next.
+        Each part has its own time: a broker may read the end of one fault before the beginning of the next.
         """
         now = self.loop.now
         return [what for what in self._find_missing() if now - self._missing_since.get(what, now) > LATE_S]
@@ -305,7 +312,7 @@ class LeaderWorld:
             self._even_since = None
         else:
             self._even_since = now if self._even_since is None else self._even_since
-            if now - self._even_since >= LATE_S:  # for so long that every broker has read it
+            if now - self._even_since >= LATE_S:  # for so long that every broker knows it
                 self._even_at = now
         self.loop.after(0.2, self._look)
 
@@ -344,6 +351,7 @@ class LeaderWorld:
             raise Violation("the businesses of a dead broker spread over the survivors", str(counts))
 
     def _cause_fault(self) -> None:
+        """Cause a random fault at a random broker, and plan the next one."""
         if self.loop.now >= FAULTS_S:
             return
         random, broker = self.loop.random, self.loop.random.choice(list(self.brokers.values()))
@@ -362,6 +370,7 @@ class LeaderWorld:
         self.loop.after(random.expovariate(1 / 6.0), self._cause_fault)
 
     def _return(self, broker: Broker, empty: bool) -> None:
+        """Start a broker that is down, with an empty disk if no business would be lost by that."""
         if not broker.up:
             if empty and not any({broker.me} >= known.candidates for known in self.records.values()):
                 self.live.pop(broker.me, None)
@@ -369,10 +378,12 @@ class LeaderWorld:
             broker.start()
 
     def _is_lost(self) -> bool:
+        """Return whether a business has lost every complete replica."""
         stores = {broker.me for broker in self.brokers.values()}
         return any(not known.candidates & stores for known in self.records.values())
 
     def _is_settled(self) -> bool:
+        """Return whether every business is led and in sync, and nothing is left to balance."""
         records = self.records.values()
         stores = {broker.me for broker in self.brokers.values()}
         return (
@@ -412,6 +423,7 @@ class LeaderWorld:
         ]
 
     def _explain(self) -> None:
+        """Raise the invariant that keeps the cluster from settling."""
         if found := self._crowded_businesses():
             raise Violation("replicas are at different sites", str(found))
         if self._is_a_broker_unused():

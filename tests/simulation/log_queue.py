@@ -1,7 +1,7 @@
 """Writer of a simulated broker's log. Like the commit thread it writes a group, syncs it, then takes the next.
 
-The replica is notified when a group is written, and again when it is synced. Orders that arrive meanwhile wait, so a
-leader's order may be executed long after another broker leads.
+The replica is notified when a group is written, and again when it is synced. Orders that arrive during this wait, so a
+leader's order may be executed long after another broker has taken over.
 """
 
 from __future__ import annotations
@@ -47,9 +47,11 @@ class LogQueue:
         )
 
     def _pace(self) -> float:
+        """Return the duration of a write."""
         return 0.003 * self._loop.random.random()
 
     def _tell(self) -> None:
+        """Pass the log's bounds to the replica."""
         self._telling = False
         self._host.step(self.now())
 
@@ -59,6 +61,7 @@ class LogQueue:
             self._host.soon(self._pace(), self._work)
 
     def _work(self) -> None:
+        """Execute all queued orders as a group, and sync it."""
         orders, self._orders = self._orders, []
         for order in orders:
             self._carry_out(order)
@@ -72,6 +75,7 @@ class LogQueue:
         self._schedule_work()
 
     def _carry_out(self, order: tuple[Any, ...]) -> None:
+        """Execute an order."""
         match order:
             case ("append", number, first, entries):
                 self._done = number
@@ -97,6 +101,7 @@ class LogQueue:
             self._disk.change(("truncate", end))
 
     def _propose(self, term: int, value: int) -> None:
+        """Append a client's value, if this process may still acknowledge in that term."""
         host, content = self._host, self._disk.content
         if host.acknowledges_in == term:
             host.pending[content.end] = (term, value)

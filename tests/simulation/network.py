@@ -1,4 +1,4 @@
-"""The network between brokers: messages arrive late, never, twice or out of order; links are cut, also one way."""
+"""The network between brokers: messages arrive late, never, twice or out of order; links can be cut, also one way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.loop import Loop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadCalls:
-    """Probabilities that a request or its answer is lost, and the longest delay of a late answer."""
+    """Probabilities that a request or its answer is lost, and the maximum delay of a late answer."""
 
     lost: float = 0.0
     unheard: float = 0.0
@@ -22,7 +22,7 @@ GOOD_CALLS = BadCalls()
 
 
 class Network:
-    """The network; `cut` has the (from, to) pairs of names that are cut off, in which "@" is the coordinator."""
+    """The network; `cut` has the (from, to) pairs of names whose link is cut; "@" is the coordinator."""
 
     def __init__(self, loop: Loop) -> None:
         self.cut: set[tuple[str, str]] = set()
@@ -30,7 +30,7 @@ class Network:
         self.doubling = 0.0
         self.delay_s = 0.002
         self.jitter_s = 0.0
-        self.late_s = 0.01  # longest delay of a duplicate
+        self.late_s = 0.01  # maximum delay of a duplicate
         self.coordinator_jitter_s = 0.0
         self.bad_calls: dict[tuple[str, str], BadCalls] = {}  # by broker and kind of call to the coordinator
         self._loop = loop

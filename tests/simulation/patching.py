@@ -1,4 +1,4 @@
-"""The product's code without one of its rules: a piece of a function's text is replaced."""
+"""Removes one rule from the product's code: replaces a piece of a function's text."""
 
 from __future__ import annotations
 import __future__
@@ -55,6 +55,7 @@ def function_of(where: str) -> FunctionType:
 
 
 def _edited_code(function: FunctionType, edit: SourceEdit) -> CodeType:
+    """Compile the function's text with the edit; return its code."""
     source = edit.new
     if edit.old:
         source = textwrap.dedent(inspect.getsource(function))

@@ -1,4 +1,4 @@
-"""A process in simulated time: its scheduled calls end with it, and wait while it is paused."""
+"""A process in simulated time: its scheduled calls wait while it is paused, and are dropped when it ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.loop import Loop
 
 
 class Process:
-    """Base of a host; `life` counts its processes, so that no call of an earlier one runs in a later one."""
+    """Base of a host; `life` numbers its processes, so that no call of an earlier one runs in a later one."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -38,11 +38,11 @@ class Process:
         self.soon(seconds * self.loop.random.random(), run_and_repeat)
 
     def soon(self, delay: float, what: Callable[..., None], *arguments: Any) -> None:
-        """Schedule a call in this process, unless it has ended by then."""
+        """Schedule a call in this process; it does not run if the process has ended."""
         self.loop.after(delay, self.run, self.life, what, arguments)
 
     def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """Run a call in a process, if it still runs, and as soon as it is not paused."""
+        """Run a call in process number `life`, if that still runs; while the process is paused, the call waits."""
         if life != self.life:
             return
         if self.loop.now < self.paused_until:

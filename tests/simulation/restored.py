@@ -1,7 +1,7 @@
-"""Histories in which data directories are restored from backups; they leave the results of other seeds as they are.
+"""Histories in which data directories are restored from backups; other histories keep their results for each seed.
 
-A store that returns older than it was is another member (venus/broker/replicas/store_identity.py). Its log begins like
-the others', and may end with entries that the others have truncated since.
+A store that is older than before counts as a new member (venus/broker/replicas/store_identity.py). Its log begins like
+the others', and may end with entries that the others have since truncated.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Backups:
         world.loop.after(EVERY_S * random.random(), self._operate)
 
     def _copy_disk(self, host: Any) -> Any:
+        """Return a copy of a disk, as a power loss would leave it."""
         process, host.disk.host = getattr(host.disk, "host", None), None
         try:
             found = copy.deepcopy(host.disk)
@@ -49,6 +50,7 @@ class Backups:
         return found
 
     def _restore(self, host: Any) -> None:
+        """Replace a broker's disk by its backup, unless no other broker is complete."""
         world = self._world
         record = world.coordinator.record
         others = {other.me for other in world.hosts.values() if other is not host}

@@ -1,4 +1,4 @@
-"""Each rule of the protocol, and the edit that removes it from the code; `seed` is a history that breaks without it."""
+"""Each rule of the protocol, the edit that removes it from the code, and the seed of a history that then breaks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.patching import SourceEdit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule; without it `invariant` breaks in the history of `seed`."""
+    """A rule, without which `invariant` breaks in the history of `seed`."""
 
     text: str
     edits: tuple[SourceEdit, ...]
@@ -21,7 +21,7 @@ def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) 
     return Rule(text=text, edits=(SourceEdit(where=where, old=old, new=new),), seed=seed, invariant=invariant)
 
 
-#: Histories have few entries in a reply.
+#: Fetches ahead after every reply, because replies in histories have few entries.
 _FETCH_AHEAD_ALWAYS = SourceEdit(where="following.Following._on_entries", old=">= AHEAD_BYTES", new=">= 0")
 
 RULES = (

@@ -42,7 +42,7 @@ RARE = (
 
 
 def notice(host: Host, event: Event) -> None:
-    """Count the rare states that an event means for a replica that has not handled it yet."""
+    """Count the rare states that an event reveals; called before the replica handles the event."""
     replica, counts = host.replica, host.loop.counts
     leading = replica.leading
     match event:
@@ -63,6 +63,7 @@ def notice(host: Host, event: Event) -> None:
 
 
 def _name_states(host: Host, record: Leadership) -> None:
+    """Count rare states of a replica when a record names a new leader."""
     position, counts = host.replica.position, host.loop.counts
     if record.leader == host.me and not position.whole:
         counts["chosen while its installation was not done"] += 1
@@ -71,7 +72,7 @@ def _name_states(host: Host, record: Leadership) -> None:
 
 
 def count_swap(host: Host, before: Leadership, after: Leadership, stored: Leadership | None) -> None:
-    """Count the rare states that an answer of the coordinator means."""
+    """Count the rare states that the coordinator's answer to a swap reveals."""
     counts = host.loop.counts
     if stored is None:
         counts["swap that was refused"] += 1

@@ -1,4 +1,4 @@
-"""Placement, elections and balance of many businesses; without any one of their rules a history breaks."""
+"""Placement, elections and balance of many businesses; if any one of their rules is removed, a history breaks."""
 
 from __future__ import annotations
 
@@ -191,6 +191,7 @@ def violation(kind: World, seed: int) -> str | None:
 
 
 def histories(kind: World, seeds: range) -> Counter[str]:
+    """Run histories; return how often each rare state was reached."""
     counts: Counter[str] = Counter()
     for seed in seeds:
         world = kind(seed)

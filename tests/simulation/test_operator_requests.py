@@ -11,6 +11,7 @@ from tests.simulation.brokers.operator_requests import OperatedWorld
 
 
 def histories(seeds: range) -> Counter[str]:
+    """Run histories; return how often each rare state was reached."""
     counts: Counter[str] = Counter()
     for seed in seeds:
         world = OperatedWorld(seed)

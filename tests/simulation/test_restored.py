@@ -1,4 +1,4 @@
-"""Restored backups of data directories lose nothing, because a broker with an old store is another member."""
+"""Restored backups of data directories lose nothing, because a broker with an old store counts as a new member."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ RESTORED = "restored from a backup"
 
 
 def histories(kind: type[RestoringWorld | RestoringBrokers], seeds: range) -> Counter[str]:
+    """Run histories; return how often each rare state was reached."""
     counts: Counter[str] = Counter()
     for seed in seeds:
         world = kind(seed)

@@ -37,6 +37,7 @@ def histories(seeds: Iterable[int]) -> Counter[str]:
 
 
 def check_reached(counts: Counter[str], least: int) -> None:
+    """Assert that each rare state was reached at least this often."""
     assert {name: counts[name] for name in RARE if counts[name] < least} == {}
 
 
@@ -46,7 +47,7 @@ def test_three_hundred_histories_hold_and_reach_every_rare_state() -> None:
 
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 5000), marks=pytest.mark.slow)])
 def test_histories_hold_while_followers_prefetch(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replies must be larger for that than in the other histories."""
+    """Prefetching needs larger replies than the other histories have."""
     kept = Counter[str]()
     take_reply = following.Following._on_reply_ahead
 

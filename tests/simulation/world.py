@@ -14,7 +14,7 @@ from venus.replication import messages as m
 from venus.replication.position import ReplicationTimes
 from venus.replication.records import Leadership, Policy
 
-#: Limits of the recovery, from the end of all faults.
+#: Time limits of the recovery, from the end of all faults.
 LEADER_WITHIN_S = 5.0
 CONVERGED_WITHIN_S = 40.0
 
@@ -105,6 +105,7 @@ class World:
         host.soon(0.05 + 0.5 * self.loop.random.random(), self._finish_install, host, effect)
 
     def _finish_install(self, host: Host, effect: m.Reinstall) -> None:
+        """Copy the leader's state if it can be reached and still leads; otherwise try again later."""
         if host.installing != effect.leader:
             return
         leader = self.hosts[effect.leader.broker]
@@ -131,7 +132,7 @@ class World:
 
     @property
     def leader(self) -> Host | None:
-        """Return the broker that leads according to the coordinator, if it really does."""
+        """Return the broker that leads according to the coordinator, if it leads by its own state too."""
         record = self.coordinator.record
         if record.leader is None:
             return None
@@ -175,6 +176,7 @@ class World:
             raise Violation("a leader within 5 s", describe(self.coordinator.record))
 
     def _wait_until_written(self) -> None:
+        """Wait until a value written from now on is acknowledged. Raises Violation."""
         self.rate, before = 1.0, self._value
         if not self.loop.run_until(
             self.loop.now + CONVERGED_WITHIN_S, lambda: max(self.judge.acknowledged, default=0) > before
@@ -187,10 +189,11 @@ class World:
             raise Violation("all replicas are complete within 40 s", describe(self.coordinator.record))
 
     def _fail_over(self) -> None:
-        self.loop.run_until(self.loop.now + 3.0)  # everything sent before has arrived, also a late refresh of a lease
+        """Kill the leader once all have converged, unless there is only one replica."""
+        self.loop.run_until(self.loop.now + 3.0)  # everything sent before has arrived, even a late refresh of a lease
         self._wait_until_converged()
         if len(self.coordinator.record.replicas) < 2:
-            return  # operators have left one replica, so no other broker can lead
+            return  # operators have removed all replicas but one, so no other broker can lead
         leader = self.leader
         assert leader is not None
         self.loop.say(f"kill {leader.me}")

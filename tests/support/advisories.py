@@ -1,6 +1,6 @@
 """Known vulnerabilities of the installed packages, as the package index reports them; `make check` runs it.
 
-An index without advisories, or one that cannot be reached, is no failure: the output says so, and how many packages
+An index without advisories, or an unreachable one, is no failure: the output says so, with the number of packages that
 were looked up.
 """
 

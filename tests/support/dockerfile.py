@@ -1,6 +1,6 @@
 """Executes the steps of a Dockerfile in a folder with a root file system: without an engine, layers or a cache.
 
-It knows the instructions of docker/Dockerfile and refuses any other one by name, so that no part of the file is
+It knows the instructions of docker/Dockerfile and raises an error for any other, so that no part of the file is
 skipped. The base image is the content that the caller has put into the folder.
 """
 
@@ -109,7 +109,7 @@ def _copy(stage: Stage, words: list[str], stages: dict[str, Stage], context: Pat
 
 
 def _find_ignored(context: Path) -> Callable[[str, list[str]], set[str]]:
-    """Return the patterns of docker/Dockerfile.dockerignore: names at the top, and `**/name` anywhere."""
+    """Return an ignore function for docker/Dockerfile.dockerignore: names at the top, and `**/name` anywhere."""
     patterns = (context / "docker" / "Dockerfile.dockerignore").read_text().split()
     anywhere = {pattern.removeprefix("**/") for pattern in patterns if pattern.startswith("**/")}
     top = shutil.ignore_patterns(*(pattern for pattern in patterns if not pattern.startswith("**/")))

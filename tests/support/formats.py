@@ -1,4 +1,4 @@
-"""Writes the stored data of a version, to prove that later versions open it: one archive for each kind of set.
+"""Writes the stored data of a version, to prove that later versions open it: one archive per kind of broker set.
 
 python -m tests.support.formats FOLDER [TREE]; TREE is another checkout, whose commands do the work. The script uses
 only a version's commands, options and table names at a source, which are its interface. So one script serves every

@@ -1,4 +1,4 @@
-"""Servers that receive alarms: a real HTTP server, a real SMTP server, and servers that hang in every possible way."""
+"""Servers that receive alarms: a real HTTP server, a real SMTP server, and servers that hang in several ways."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 
 
 class HttpListener:
-    """Keeps received requests; `status` is the status of its answers."""
+    """HTTP server that keeps received requests, and answers with `status`."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.taken: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ class MailListener:
         return f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> MailListener:
-        self._port = self._controller.port = free_port()  # its own start waits for port 0 to answer
+        self._port = self._controller.port = free_port()  # aiosmtpd's own start would wait for port 0 to answer
         self._controller.start()
         return self
 
@@ -85,6 +85,7 @@ class MailListener:
 
 
 def say_nothing(connection: socket.socket, over: threading.Event) -> None:
+    """Never answer."""
     over.wait(300)
 
 
@@ -97,7 +98,7 @@ def drip(connection: socket.socket, over: threading.Event) -> None:
 
 @contextmanager
 def run_hanging_server(behave: Callable[[socket.socket, threading.Event], None]) -> Iterator[str]:
-    """Run a server that accepts connections and then runs `behaviour`; yield its address."""
+    """Run a server that passes each accepted connection to `behave`; yield its address."""
     over = threading.Event()
     threads: list[threading.Thread] = []
 

@@ -47,12 +47,14 @@ RULES: dict[str, Any] = {
 
 
 def write_key(path: Path, secret: bytes) -> Path:
+    """Write a file with the masking key; return its path."""
     path.write_bytes(secret + b"\n")
     path.chmod(0o600)
     return path
 
 
 def person(rng: random.Random, n: int) -> tuple[Any, ...]:
+    """Return random columns of a person, in plain text."""
     label = None if rng.random() < 0.1 else f"plain{n}@{rng.randint(1, 10**9)}"
     return label, rng.choice((None, "a plain note")), rng.choice((None, "1984-05-06", "2001-12-31")), f"plain{n % 3}"
 
@@ -103,6 +105,7 @@ def expected_rows(feed: Feed, schema: TableSchema, rules: dict[str, Any], secret
 
 
 def rule_of(table_name: str, name: str, rules: dict[str, Any]) -> ColumnRule:
+    """Return the rule for a column, which may be given for all tables by `*.NAME`."""
     value = rules.get(f"{table_name}.{name}", rules.get(f"*.{name}"))
     return parse_rule(value) if value is not None else ColumnRule()
 
@@ -116,6 +119,7 @@ def at_target(database: str, settings: Settings, schema: TableSchema) -> dict[An
 
 
 def is_equal(database: str, settings: Settings, feed: Feed, rules: dict[str, Any], secret: bytes = SECRET) -> bool:
+    """Return whether every table at the target has the expected masked rows."""
     return all(
         at_target(database, settings, feed.schemas[t]) == expected_rows(feed, feed.schemas[t], rules, secret)
         for t in feed.schemas
@@ -123,12 +127,14 @@ def is_equal(database: str, settings: Settings, feed: Feed, rules: dict[str, Any
 
 
 def with_options(settings: Settings, **options: Any) -> Settings:
+    """Return the settings with other options of the target."""
     target = settings.targets["a"]
     changed = TargetSettings.model_validate({**target.model_dump(by_alias=True), **options})
     return settings.model_copy(update={"targets": {"a": changed}})
 
 
 def is_settled(settings: Settings) -> bool:
+    """Return whether no table of the target resyncs or is halted."""
     found = read_progress(settings, "a")
     return not found.resyncing and all(t.state == "ACTIVE" for t in found.tables)
 

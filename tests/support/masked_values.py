@@ -1,4 +1,4 @@
-"""The masked form of a single value, in plain Python, with which the functions on whole columns are compared."""
+"""The masked form of a single value in plain Python; tests compare the functions on whole columns with it."""
 
 from __future__ import annotations
 

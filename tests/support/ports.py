@@ -1,7 +1,7 @@
 """Ports for the servers of tests, outside the range that the system assigns.
 
 Clients still dial a broker that has ended. If the system assigned its port to another program, such as a process of
-Spark, they would reach that one, and it would fail with a traceback.
+Spark, they would reach that program, which would fail with a traceback.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ PRODUCT = ("venus", "adapters", "spark", "migrations")
 _PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]*\b|\.\.\.|\b\d[\d,.]*\b")
 #: Words whose number the product chooses.
 _AGREEING = re.compile(r"\b(?:is|are|changes?|rows?|replicas?|leases?|refers?)\b")
-#: A shorter fragment says too little.
+#: A shorter fragment identifies no message.
 _FRAGMENT_CHARS_MIN = 9
 
 
@@ -30,6 +30,7 @@ def product_texts() -> str:
 
 
 def _texts(tree: ast.AST) -> list[str]:
+    """Return the string literals of a module; a formatted value is a line break."""
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     found = []
     for node in ast.walk(tree):
@@ -44,7 +45,7 @@ def _texts(tree: ast.AST) -> list[str]:
 def missing_fragments(message: str) -> list[str]:
     """Return the fragments of a quoted message that the product never prints.
 
-    A message that is all names and short words, like `TABLE is HALTED`, must at least name a state of the product.
+    A message that consists of names and short words, like `TABLE is HALTED`, must at least name a state of the product.
     """
     fragments = [each for each in _split(_PLACEHOLDER, message) if len(each) >= _FRAGMENT_CHARS_MIN]
     if not fragments:
@@ -53,10 +54,12 @@ def missing_fragments(message: str) -> list[str]:
 
 
 def _split(by: re.Pattern[str], text: str) -> list[str]:
+    """Split a text at a pattern, and strip the punctuation of each part."""
     return [part for each in by.split(text) if (part := each.strip(" :;,.()'`"))]
 
 
 def _is_printed(fragment: str) -> bool:
+    """Return whether the product prints this fragment, or all of its parts."""
     texts = product_texts()
     if fragment in texts:
         return True

@@ -1,4 +1,4 @@
-"""Programs that no wheel contains: a developer's run skips the tests that need a missing one, CI fails.
+"""Programs that no wheel contains: a developer's run skips the tests that need a missing program, CI fails.
 
 The end of a run lists each missing program, the number of tests skipped because of it, and how to install it.
 """
@@ -34,7 +34,7 @@ def reject_missing(program: str) -> NoReturn:
 
 
 def count_missing(reasons: Iterable[str]) -> Counter[str]:
-    """Return how many of these reasons for a skip name each program."""
+    """Return the number of these skip reasons that name each program."""
     counts: Counter[str] = Counter()
     for reason in reasons:
         _, found, rest = reason.partition(_MISSING)

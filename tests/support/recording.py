@@ -40,7 +40,7 @@ INSERT INTO orders VALUES (1, 'new', 9.90), (2, 'paid', 120.00), (3, 'new', 42.5
 """
 QUERY = "select id, status, total from orders order by id"
 CHANGE = "update orders set status = 'sent' where id = 1"
-#: Height of a line and width in pixels, seconds between two lines that appear.
+#: Height of a line and width of the picture in pixels; seconds between two lines.
 LINE, WIDTH, STEP_S = 20, 860, 0.7
 #: Longer lines are cut off.
 COLUMNS = 96

@@ -343,7 +343,7 @@ def promises() -> dict[str, list[dict[str, str]]]:
 
 
 def scenarios_page(scenarios: Iterable[dict[str, str]]) -> str:
-    """Return the page of what a DBA tries in the first hour, with the tests that prove it."""
+    """Return the page of the scenarios, with the tests that prove each."""
     rows = [(each["number"], each["says"], each["proved_by"].replace("\n", " ")) for each in scenarios]
     return (
         "# Scenarios\n\nWhat a DBA tries in the first hour, and the test that proves it; `pytest FILE -k NAME` runs it "
@@ -365,7 +365,7 @@ def proofs() -> list[dict[str, Any]]:
 
 
 def evidence_page(text: str, reports: Iterable[dict[str, Any]]) -> str:
-    """Return the page of the evidence for each behaviour of the Oracle source, and of the servers that were proved."""
+    """Return the page of the evidence for the Oracle source, by behaviour, and the servers that ran `venus prove`."""
     read = tomllib.loads(text)
     rows = [(each["what"], each["evidence"]) for each in read["behaviour"]]
     evidence = table(("behaviour", "evidence"), rows)

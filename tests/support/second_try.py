@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-#: Flaky tests that do not fail the run: one a line, the date of its entry and the id of the test.
+#: Flaky tests that do not fail the run; each line has the date of its entry and the id of the test.
 KNOWN = "tests/known_flaky.txt"
 #: More failures than this are not flaky: none of them is tried again.
 TRIED_MAX = 20
@@ -47,6 +47,7 @@ class Outcome:
         self._path = path
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Append the outcome of a phase of a test to the file."""
         with self._path.open("a") as file:
             file.write(json.dumps([report.nodeid, f"{report.when} {report.outcome}"]) + "\n")
 
@@ -159,7 +160,7 @@ class SecondTry:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # wraps pytest's own summary, so that this comes last
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
-        """Print the flaky tests with their first failures, then by name."""
+        """Print the flaky tests with their first failures, then their names."""
         yield
         if not self.flaky:
             return

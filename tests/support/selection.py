@@ -63,6 +63,7 @@ def _has_quick_tests(file: Path) -> bool:
 
 
 def _folder(path: Path, config: pytest.Config) -> str:
+    """Return the folder of a file in tests/."""
     try:
         return path.relative_to(config.rootpath / "tests").parts[0]
     except (ValueError, IndexError):
@@ -91,5 +92,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _find_level(item: pytest.Item) -> str | None:
+    """Return the level of a test, or None if it has no level."""
     marks = [mark.name for mark in item.iter_markers()]
     return None if "oracle" in marks else level_of(_folder(item.path, item.config), marks)

@@ -1,4 +1,4 @@
-"""The one way in which tests wait: for a condition, not for an amount of time."""
+"""The only way in which tests wait: for a condition, not for an amount of time."""
 
 from __future__ import annotations
 

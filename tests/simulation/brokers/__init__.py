@@ -1,1 +1,1 @@
-"""Whole brokers under the seeded loop: the product's own code for ingest, log, machine, full data and delivery."""
+"""Whole brokers in the seeded loop: the product's own code for ingest, log, machine, full data and delivery."""

@@ -19,7 +19,7 @@ from venus.wire import broker_pb2
 if TYPE_CHECKING:
     from tests.simulation.brokers.host import BrokerHost
 
-#: Simulated sleep of a thread that waits for a lock.
+#: Simulated time that a thread sleeps while it waits for a lock.
 WAITS_S = 0.01
 
 
@@ -30,7 +30,7 @@ class Clients:
         self._host = host
         self.producers: dict[Stream, int] = {}  # stream -> producer epoch
         self.consumers: dict[Stream, SnapshotRead] = {}
-        self._making = False  # whether a snapshot is being made: one at a time
+        self._making = False  # whether a snapshot is being made; only one is made at a time
 
     def end(self, error: VenusError) -> None:
         """End every stream, because this broker no longer leads or its copy is about to be removed."""
@@ -89,7 +89,7 @@ class Clients:
             return  # a copy is being installed
 
     def halves(self, stream: Stream, epoch: int, halves: list[broker_pb2.Half]) -> None:
-        """Accept half messages, if their digests are right."""
+        """Accept half messages whose digests are right."""
         if any(xxhash.xxh3_64_intdigest(half.body) != half.digest for half in halves):
             self._host.loop.counts["a damaged half message was refused"] += 1
             stream.end(DigestMismatch("a half message is damaged"))
@@ -101,6 +101,7 @@ class Clients:
         self._ask(stream, lambda core: core.producers.decide(BUSINESS, epoch, batch_no, digest, verdict), "decided")
 
     def _ask(self, stream: Stream, ask: Callable[[Any], Future[Any]], word: str) -> None:
+        """Submit a request to the core; its answer goes to the client as a message `word`."""
         try:
             found = ask(self._host.core)
         except VenusError as error:
@@ -161,9 +162,11 @@ class Clients:
         self.deliver()
 
     def _answer(self, stream: Stream, *what: Any) -> None:
+        """Confirm a consumer's stream."""
         stream.down("opened", *what)
 
     def _full_data(self, group: str) -> tuple[broker_pb2.Snapshot, dict[bytes, bytes]]:
+        """Make a snapshot and read it; return both."""
         full_data = self._host.core.full_data
         self._making = True
         try:
@@ -189,7 +192,7 @@ class Clients:
                 return
 
     def acknowledge(self, stream: Stream, offset: int) -> None:
-        """Record the offset that a consumer has applied."""
+        """Record the offset that a consumer acknowledges."""
         reading = self.consumers.get(stream)
         if reading is None:
             return
@@ -214,7 +217,7 @@ class Clients:
 
 
 class SnapshotRead:
-    """Position of a consumer's stream; `unheard` frames are not acknowledged yet."""
+    """Position of a consumer's stream; `unheard` counts frames that the client has not acknowledged."""
 
     def __init__(self, group: str, token: int, offset: int) -> None:
         self.group, self.token, self.offset = group, token, offset

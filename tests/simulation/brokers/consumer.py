@@ -1,4 +1,4 @@
-"""An under adapter: a target's rows and offset change in one transaction; it is killed, restarts and continues."""
+"""An under adapter, which is killed and continues: a target's rows and offset change in one transaction."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class Consumer:
         self._later_at = self._loop.now + seconds
 
     def _tick(self) -> None:
+        """Connect if there is no stream; restart if the broker has been silent for too long."""
         self._loop.after(TICK_S * (0.5 + self._random.random()), self._tick)
         now = self._loop.now
         if self._stream is None and now >= self._later_at:
@@ -64,6 +65,7 @@ class Consumer:
         stream.up(host.clients.open, stream, self._group, self.offset, self.epoch, self._transient)
 
     def _on_end(self, stream: Stream, error: VenusError) -> None:
+        """Handle the end of a stream: follow a redirect, or start over if the offset is gone."""
         if stream is not self._stream:
             return
         self.stop(0.5 * self._random.random())
@@ -88,6 +90,7 @@ class Consumer:
             self._increments(what[0])
 
     def _on_open(self, _: Any, snapshot: broker_pb2.Snapshot | None, rows: Rows | None) -> None:
+        """Handle the confirmation of a stream; take the full data if the broker sent it."""
         if snapshot is None or rows is None:
             return
         self._loop.counts["full data read"] += 1
@@ -97,6 +100,7 @@ class Consumer:
         self.rows, self.offset, self.epoch, self.sequence = rows, snapshot.offset, snapshot.epoch, snapshot.sequence
 
     def _agrees(self, sequence: int, rows: Rows, invariant: str) -> None:
+        """Raise Violation unless rows equal the source's at this Sequence."""
         expected = self._source.history.get(sequence, (0, {}))[1] if sequence else {}
         if sequence and sequence not in self._source.history:
             raise Violation("a rolled back batch is never delivered", f"{self._group} has Sequence {sequence}")
@@ -104,6 +108,7 @@ class Consumer:
             raise Violation(invariant, f"{self._group} at Sequence {sequence}: {rows}, not {expected}")
 
     def _increments(self, increments: list[broker_pb2.Increment]) -> None:
+        """Take increments in order, check them, and apply each complete cut."""
         for increment in increments:
             if xxhash.xxh3_64_intdigest(increment.body) != increment.digest:
                 raise Violation("damage is never served", f"{self._group} at {increment.base_offset}")

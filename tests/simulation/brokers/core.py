@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SETTINGS = BrokerSettings(
     free_bytes_min=1 << 20, buffer_bytes_max=8 << 10, retain_bytes=1500, review_after_s=0.6, snapshot_lease_s=5.0
 )
-#: Longer than any wait for an answer that comes at all.
+#: Longer than any wait for an answer that arrives.
 PATIENCE_S = 3.0
 
 
@@ -33,18 +33,19 @@ class ProcessKilled(BaseException):
 
 
 class PatientFuture(Future[Any]):
-    """A future of the core: a caller that waits for its result lets the simulation continue meanwhile."""
+    """A future of the core; the simulation continues while a caller waits for the result."""
 
     host: BrokerHost
 
     def result(self, timeout: float | None = None) -> Any:
+        """Let the simulation continue until the result is there, and return it."""
         if not self.done():
             self.host.wait(self.done, PATIENCE_S)
         return super().result(0)
 
 
 class SimulatedCore(Core):
-    """A core on a disk in memory. `_write` and `materialise` each do one round of work of its two threads."""
+    """A core on a disk in memory. `_write` and `materialise` each do one round of work of one of its two threads."""
 
     def __init__(
         self, host: BrokerHost, disk: MemoryDisk, shared: ReplicatedLogs | None, settings: BrokerSettings = SETTINGS
@@ -98,6 +99,8 @@ class SimulatedCore(Core):
         self.commits.submit = submit_and_write  # type: ignore[method-assign]
 
     def _make_patient(self, call: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+        """Return the call with futures that let the simulation continue while a caller waits."""
+
         def call_patiently(*arguments: Any, **named: Any) -> Future[Any]:
             future = call(*arguments, **named)
             future.__class__ = PatientFuture
@@ -115,11 +118,13 @@ class SimulatedCore(Core):
         self._host.soon(0.001, self.materialise)
 
     def _schedule_write(self) -> None:
+        """Schedule a round of the commit thread, unless one is in progress."""
         if not self._busy:
             self._busy = True
             self._host.soon(0.003 * self._host.loop.random.random(), self._write)
 
     def _write(self) -> None:
+        """Do one round of the commit thread: write a group of commands; its sync ends later."""
         commits = self.commits
         taken = (commits._take() or []) if commits._waiting else []
         commands = [command for command in taken if command.future.set_running_or_notify_cancel()]
@@ -132,6 +137,7 @@ class SimulatedCore(Core):
         self._host.soon(delay, self._finish, written)
 
     def _finish(self, written: Any) -> None:
+        """End a round of the commit thread: publish the written group."""
         try:
             if written is not None:
                 self.commits.writer.finish(written)

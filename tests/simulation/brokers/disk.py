@@ -1,4 +1,4 @@
-"""A broker's disk, as the judge and the faults read it."""
+"""A broker's disk, with the interface that the judge and the faults use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUSINESS = "shop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBounds:
-    """Bounds of a log. Of `applied` only the length has a meaning."""
+    """Bounds of a log; only the length of `applied` has a meaning."""
 
     number: int
     start: int = 1
@@ -45,6 +45,7 @@ class BrokerDisk:
         return self._read_log()
 
     def _read_log(self) -> LogBounds:
+        """Read the bounds of the log from the disk."""
         state, rlog = self.memory.families[keys.STATE], self.memory.families[keys.RLOG]
         for key in state.between(keys.CORE, keys.after_prefix(keys.CORE)):
             record = json.loads(state.values[key])
@@ -62,7 +63,7 @@ class BrokerDisk:
         return self.memory.families[keys.RLOG].values.get(keys.log_key(self.content.number, index))
 
     def has(self, index: int, entry: bytes) -> bool:
-        """Return whether an entry would survive a power loss; a flipped bit in it is found before its use."""
+        """Return whether an entry would survive a power loss; the broker finds a flipped bit before it uses one."""
         business = self.host.business if self.host is not None else None
         if business is not None and index >= business.log.durable_end:
             return False

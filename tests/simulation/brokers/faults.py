@@ -35,7 +35,7 @@ def fail_next_write(world: BrokerWorld, _: float) -> None:
 
 
 def flip_bit(world: BrokerWorld, seconds: float) -> None:
-    """Flip a bit in the log of a broker that is down, if other brokers have everything as well."""
+    """Flip a bit in the log of a broker that is down, if other brokers have all its entries."""
     host, record = common.some(world), world.coordinator.record
     others = {other.me for other in world.hosts.values() if other is not host}
     if not host.up or world.damaged or not record.candidates & others:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.brokers.world import BrokerWorld
 
 SPACE_BYTES = 1 << 30
-#: Bytes of a queue that are kept for a replica that lags.
+#: Bytes of a log that are kept for a replica that lags.
 BACKLOG_BYTES = 3000
 
 
@@ -125,6 +125,7 @@ class BrokerHost(ThreadedProcess, Host):
             self.loop.after(0.5, self._again, self.life)
 
     def _again(self, life: int) -> None:
+        """Start the next process, unless one runs already."""
         if not self.up and self.life == life:
             self.start()
 
@@ -141,7 +142,7 @@ class BrokerHost(ThreadedProcess, Host):
         self.loop.after(0.5, self._again, self.life)
 
     def _scrub(self) -> None:
-        """Search the damage that the start did not find: a bit has flipped. Raises Corruption."""
+        """Search for damage that the start did not find: flipped bits. Raises Corruption."""
         for business in self.core.catalogue.list_stored():
             for _ in scrub.check_business(self.core.store, business, keep=False):
                 pass
@@ -190,7 +191,7 @@ class BrokerHost(ThreadedProcess, Host):
 
     @property
     def replica(self) -> Replica:
-        """Return the replica, or an empty one until the cluster state was read."""
+        """Return the replica, or an empty one until the cluster state has been read."""
         return self.product.replicas.get(BUSINESS, self._no_replica) if self.up else self._no_replica
 
     @replica.setter
@@ -208,17 +209,17 @@ class BrokerHost(ThreadedProcess, Host):
                 self.product.handle(BUSINESS, event)
 
     def order(self, _: tuple[Any, ...]) -> None:
-        """Trim soon, as far as the retention rules allow; same interface as `host.log.order` of the abstract log."""
+        """Trim soon, as far as the retention rules allow; it has the interface of `order` of the abstract log."""
         self.core.upkeep._maintained_at = min(self.core.upkeep._maintained_at, self.loop.now - 1.0)
 
     @property
     def log(self) -> BrokerHost:  # type: ignore[override]
-        """Return the receiver of the faults' orders for the log."""
+        """Return the object that takes the faults' orders for the log: this one."""
         return self
 
 
 class _JudgedHost(ReplicaHost):
-    """The product's host; the judge sees and the history records each event."""
+    """The product's host, with each event also passed to the judge and written to the history."""
 
     def __init__(self, host: BrokerHost, me: LiveBroker, **parts: Any) -> None:
         super().__init__(me, **parts)
@@ -240,7 +241,7 @@ class _JudgedHost(ReplicaHost):
 
 
 class _JudgedLogs(CoreLogs):
-    """The product's logs; the judge sees each order first."""
+    """The product's logs, with each order passed to the judge first."""
 
     def __init__(self, host: BrokerHost) -> None:
         super().__init__(
@@ -328,6 +329,7 @@ class _Lines:
         self._send(to.member, ask)
 
     def _send(self, to: Member, call: Callable[[BrokerHost], None]) -> None:
+        """Call another broker over the network."""
         self._host.lines_to(to, call)
 
 

@@ -41,6 +41,7 @@ class SimulatedInstaller(ReplicaInstaller):
         super().begin(business, leader, done)
 
     def _wake(self) -> None:
+        """Run the installer's next round soon, in the loop."""
         if self._thread is None:
             self._thread = threading.current_thread()  # the loop stands for its thread
             self._host.soon(0.05 * self._host.loop.random.random(), self._run)
@@ -86,6 +87,7 @@ class _Source:
         """Do nothing: no copy is kept."""
 
     def _reach(self, source: BrokerHost, leader: LiveBroker) -> None:
+        """Raise Unavailable if the leader cannot be reached."""
         links = {(self._host.name, source.name), (source.name, self._host.name)}
         if not source.up or source.me != leader.member or links & self._host.world.network.cut:
             raise Unavailable("no way there")

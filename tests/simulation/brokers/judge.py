@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BrokerJudge(Judge):
-    """Judge of whole brokers, which compares stored log entries."""
+    """Judge of whole brokers, which compares their stored log entries."""
 
     _world: BrokerWorld
 
@@ -42,6 +42,7 @@ class BrokerJudge(Judge):
         self._offsets.pop(host.name, None)
 
     def on_step(self, host: Any) -> None:
+        """Check the high watermark, and what is applied and visible, after a step."""
         self._record_moves(host)
         business, position = cast("BrokerHost", host).business, host.replica.position
         if business is None or not position.whole:
@@ -64,6 +65,7 @@ class BrokerJudge(Judge):
         self._offsets[host.name] = offsets
 
     def on_advance(self, host: Any, high: int) -> None:
+        """Check entries that a broker is about to apply: they are durable there, and the same everywhere."""
         business = cast("BrokerHost", host).business
         assert business is not None
         if high >= business.log.durable_end:
@@ -100,6 +102,7 @@ class BrokerJudge(Judge):
     # -- at the end ------------------------------------------------------------------------------------------------
 
     def has_converged(self) -> bool:
+        """Return whether all replicas and consumers have everything that the source committed."""
         world, record = self._world, self._world.coordinator.record
         if not world.source.is_drained or not super().has_converged():
             return False
@@ -115,6 +118,7 @@ class BrokerJudge(Judge):
         return all(consumer.sequence == world.source.next_sequence - 1 for consumer in world.consumers)
 
     def check_final_state(self) -> None:
+        """Compare the data of each replica with the source."""
         world = self._world
         for name in world.coordinator.record.replicas:
             host = world.hosts[name]

@@ -1,4 +1,4 @@
-"""The broker's store in memory: a crash of the process keeps all writes, a power loss keeps synced ones."""
+"""The broker's store in memory: after a crash of the process all writes remain, after a power loss the synced ones."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class Family:
         del self.order[first:last]
 
     def between(self, start: bytes, stop: bytes) -> list[bytes]:
+        """Return the keys from `start` to before `stop`; an empty `stop` is the end."""
         first = bisect_left(self.order, start)
         return self.order[first : bisect_left(self.order, stop, first) if stop else len(self.order)]
 
@@ -53,6 +54,7 @@ Families = dict[str, Family]
 
 
 def _carry_out(families: Families, changes: Sequence[Change]) -> None:
+    """Apply the changes of a batch to the families."""
     for family, key, value, stop in changes:
         if stop is not None:
             families[family].delete_range(key, stop)
@@ -63,12 +65,12 @@ def _carry_out(families: Families, changes: Sequence[Change]) -> None:
 
 
 class MemoryDisk:
-    """A machine's disk for one store. The write after `fails_after` further ones fails; None = none fails."""
+    """A machine's disk for one store. A write fails after `fails_after` more have succeeded; None = none fails."""
 
     def __init__(self) -> None:
         self.families: Families = {name: Family() for name in keys.FAMILIES}
         self.fails_after: int | None = None
-        self.flipped: bytes | None = None  # value of a log entry after one of its bits flipped
+        self.flipped: bytes | None = None  # value of the log entry in which a bit was flipped
         self._base: Families = {name: Family() for name in keys.FAMILIES}
         self._written: list[list[Change]] = []  # batches since the base
         self._synced = 0  # number of these batches that are synced
@@ -139,16 +141,17 @@ class MemoryBatch(StoreBatch):
 
 
 class MemoryStore(Store):
-    """The store's interface to the broker; an iterator sees the keys that exist when it begins."""
+    """The interface that the broker has to its store; an iterator sees the keys that exist when it begins."""
 
     def __init__(self, disk: MemoryDisk, families: Families | None = None) -> None:
         self.path = Path("/simulated/db")
         self._disk = disk
-        self._checkpoint = families  # of a frozen copy that is only read
+        self._checkpoint = families  # data of a frozen copy, which is only read
         self.checkpoints: dict[str, Families] = {}
 
     @property
     def _now(self) -> Families:
+        """The data that this store reads: the disk's, or that of a frozen copy."""
         return self._checkpoint if self._checkpoint is not None else self._disk.families
 
     @property
@@ -273,6 +276,8 @@ class MemoryCheckpoints:
 
 
 class _Open:
+    """An open reader of a checkpoint."""
+
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 

@@ -1,4 +1,4 @@
-"""Operators change replicas and leaders while faults happen: the record gets the requests that their commands write.
+"""Operators change replicas and leaders while faults happen, by the requests that their commands write to the record.
 
 These histories are separate, so that each seed of the others still yields the same history.
 """
@@ -29,7 +29,7 @@ def request_change(world: Any) -> None:
             lambda: operator_changes.remove_replica(record, broker, living, fewer=True),
         )
     )
-    with suppress(VenusError):  # refused, as the operator's command would be
+    with suppress(VenusError):  # the operator's command would be refused in the same way
         after = make()
         if after != record:
             world.loop.counts["operator request"] += 1

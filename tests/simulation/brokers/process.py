@@ -13,7 +13,7 @@ class ThreadedProcess(Process):
     """The process of a host whose product code waits inside calls."""
 
     def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """Run a function in a process, if it still runs; a kill ends a wait in it with ProcessKilled."""
+        """Run a function in process number `life`, if that still runs; a kill ends a wait in it with ProcessKilled."""
         try:
             super().run(life, what, arguments)
         except ProcessKilled:

@@ -1,4 +1,4 @@
-"""The upper adapter: half messages, the local transaction, the decision; it may be killed between any two of them."""
+"""The upper adapter: half messages, local transaction, decision; it may be killed between any two of these steps."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class Producer:
             self._stream.close()
 
     def _tick(self) -> None:
+        """Connect if there is no stream; begin again if the broker has been silent for too long."""
         if not self.alive:
             return
         self._loop.after(TICK_S * (0.5 + self._random.random()), self._tick)
@@ -71,6 +72,7 @@ class Producer:
             self._ship()
 
     def _again(self) -> None:
+        """Drop the stream and the current cut, and connect again later."""
         if self._stream is not None:
             self._stream.close()
         self._stream, self._cut, self._does = None, None, ProducerAction.NOTHING
@@ -91,6 +93,7 @@ class Producer:
         stream.up(host.clients.init, stream, self._source.epoch, self._source.last_batch)
 
     def _on_end(self, stream: Stream, error: VenusError) -> None:
+        """Handle the end of a stream: end the process if it is fenced, otherwise connect again."""
         if stream is not self._stream or not self.alive:
             return
         if isinstance(error, Diverged):
@@ -121,6 +124,7 @@ class Producer:
     # -- a session -------------------------------------------------------------------------------------------------
 
     def _begin(self, ack: broker_pb2.InitAck) -> None:
+        """Begin a session: raise the source's epoch and decide the undecided half messages."""
         source = self._source
         self._epoch = self._claimed = ack.epoch
         try:
@@ -142,11 +146,13 @@ class Producer:
         self._described, self._does = False, ProducerAction.NOTHING
 
     def _decide(self, batch_no: int, digest: int, verdict: Verdict) -> None:
+        """Send a decision."""
         stream = self._stream
         if stream is not None:
             stream.up(stream.host.clients.decide, stream, self._epoch, batch_no, digest, int(verdict))
 
     def _ship(self) -> None:
+        """Read a cut and send its half messages."""
         cut = self._source.cut(self._epoch, self._next_batch, self._next_sequence, described=not self._described)
         stream = self._stream
         if cut is None or stream is None:
@@ -160,6 +166,7 @@ class Producer:
             stream.up(stream.host.clients.halves, stream, self._epoch, part)
 
     def _on_persisted(self, result: Any) -> None:
+        """Commit the cut once its half messages are on the broker's disk, or begin again on a gap."""
         cut = self._cut
         if cut is None or self._does is not ProducerAction.SHIPPING:
             return
@@ -169,6 +176,7 @@ class Producer:
             self._commit(cut)
 
     def _commit(self, cut: Cut) -> None:
+        """Run the local transaction and send its decision; a fault may come before, in between or after."""
         fate = self._random.random() / self._world.producers_fail if self._world.producers_fail else 1.0
         first, last = cut.records[0], cut.records[-1]
         self._cut, self._does = None, ProducerAction.NOTHING
@@ -197,10 +205,12 @@ class Producer:
             self._decide(last.batch_no, last.digest, Verdict.COMMIT)
 
     def _die(self, how: str) -> None:
+        """Count how this process ends, and end it."""
         self._loop.counts[f"a producer {how}"] += 1
         self.end()
 
     def _on_review(self, halves: Sequence[broker_pb2.HalfRef]) -> None:
+        """Answer a review from the source's batch table."""
         if self._does is ProducerAction.CONNECTING:
             return
         in_flight = self._cut.records[0].batch_no if self._cut is not None else None

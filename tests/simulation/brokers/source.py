@@ -19,7 +19,7 @@ KEYS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """One snapshot of the source: bodies with their records, and the position up to which it has read the log."""
+    """One snapshot of the source: bodies with their records, and the position up to which the log was read."""
 
     bodies: tuple[bytes, ...]
     records: tuple[BatchRecord, ...]
@@ -39,7 +39,7 @@ class Source:
         self.next_sequence = 1
         self.last_batch = 0
         self.batches: dict[BatchNo, BatchRecord] = {}
-        #: Last Sequence of a committed batch -> digest of the batch, and the rows of a target that has applied it.
+        #: Last Sequence of each committed batch -> digest of the batch, and the rows of a target that has applied it.
         self.history: dict[int, tuple[int, Rows]] = {}
         self._shipped: Rows = {}
         self._log: list[tuple[int, bytes | None]] = []  # one entry for each change; no key stands for TRUNCATE
@@ -63,18 +63,19 @@ class Source:
             self._note(key)
 
     def _note(self, key: bytes | None) -> None:
+        """Log a changed key, or a TRUNCATE."""
         self._changes += 1
         self._log.append((self._changes, key))
 
     @property
     def is_drained(self) -> bool:
-        """Return whether every change is in a batch that is committed here."""
+        """Return whether the source has committed every change in a batch."""
         return not self._log
 
     # -- the upper adapter -----------------------------------------------------------------------------------------
 
     def raise_epoch(self, epoch: int) -> None:
-        """Make this epoch the only one that may commit. Raises Fenced."""
+        """Make this epoch the only one that may commit. Raises Fenced if a newer one exists."""
         if self.epoch > epoch:
             raise Fenced(f"epoch {self.epoch} is at work")
         self.epoch = epoch
@@ -112,6 +113,7 @@ class Source:
         return Cut(bodies=tuple(bodies), records=tuple(records), read_through=self._log[-1][0])
 
     def _fill(self, message: change_pb2.BatchBody, keys: list[bytes], *, truncates: bool) -> None:
+        """Write the changes of these keys into a batch, after a TRUNCATE of all tables or not."""
         if truncates:
             for table in self.tables:
                 message.tables.add(table_id=table, schema_version=1, kind=change_pb2.TableChanges.TRUNCATE, count=1)
@@ -139,7 +141,7 @@ class Source:
         return b"k%d" % number
 
     def value(self, number: int) -> bytes:
-        """Return the row that the application writes as its n-th one."""
+        """Return the row that the application writes as value number `number`."""
         return b"v%d" % number
 
     def table_schema(self, table: int) -> change_pb2.TableSchema:

@@ -1,4 +1,4 @@
-"""A stream between a client and a broker: it delivers in order or breaks, which each end notices after a delay."""
+"""A stream between a client and a broker: it delivers in order or breaks; each end notices a break after a delay."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ class Stream:
         self._send(False, lambda: self._taken(*arguments))
 
     def _at_broker(self, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """Run a function in the broker's process, or break the stream if that process has ended."""
         if self.host.life != self.life:
             self.break_off()
         else:
             self.host.run(self.life, what, arguments)
 
     def _send(self, to_broker: bool, deliver: Callable[[], None]) -> None:
+        """Deliver a message in order after a delay, or break the stream if the link is cut."""
         if not self.open:
             return
         ends = (self._client, self.host.name) if to_broker else (self.host.name, self._client)
@@ -58,7 +60,7 @@ class Stream:
             deliver()
 
     def keep_alive(self) -> None:
-        """Notice at the client that the other end's process is gone, although the client sends nothing."""
+        """Let the client notice that the broker's process is gone, although the client sends nothing."""
         if self.host.life != self.life:
             self.break_off()
 
@@ -83,6 +85,7 @@ class Stream:
             self._loop.after(self._network.delay(), self._leave)
 
     def _leave(self) -> None:
+        """Let the broker's process notice that the client is gone."""
         leave, self.on_end = self.on_end, lambda: None
         if self.host.life == self.life:
             self.host.run(self.life, leave, ())

@@ -22,7 +22,7 @@ from venus.replication.records import Policy
 
 
 class BrokerWorld(World):
-    """Whole brokers under the policy `consistency`; losses under `availability` are only tested on the log model."""
+    """Whole brokers under the policy `consistency`; only the log model tests losses under `availability`."""
 
     hosts: dict[str, BrokerHost]  # type: ignore[assignment]
     judge: BrokerJudge
@@ -35,7 +35,7 @@ class BrokerWorld(World):
         self.damaged = ""  # the store in which a bit was flipped
         super().__init__(seed, say)
         random = self.loop.random
-        self.flipping = random.choice((0.0, 0.0, 0.02))  # probability that a bit flips on the way
+        self.flipping = random.choice((0.0, 0.0, 0.02))  # probability that a bit of a message flips
         self.producers_fail = random.choice((0.0, 0.3, 0.8))
         self.source = Source(random)
         self.producers: list[Producer] = []

@@ -24,6 +24,7 @@ TEXT = LogicalType(kind=Kind.TEXT)
 
 
 def schema(table_id: int) -> TableSchema:
+    """Return version 1 of a table with a key and a value."""
     columns = tuple(Column(name=name, number=n, type=TEXT) for n, name in enumerate(("id", "value"), 1))
     return TableSchema(
         table_id=table_id, version=1, namespace="shop", name=f"t{table_id}", columns=columns, key=("id",)
@@ -68,6 +69,7 @@ class Table:
         return self.versions[-1]
 
     def read_again(self) -> None:
+        """Fill the table again with a sweep."""
         self.fill = replace(self.fill, sweep_from=Sequence(1), cursor=b"", done=False)
 
 
@@ -84,7 +86,7 @@ def changes(table: Table, rows: Mapping[bytes, Row | None]) -> TableChanges:
 
 
 class SimulatedCut(Cut):
-    """One snapshot: every method sees the current tables, because no writer runs meanwhile."""
+    """One snapshot: every method sees the current tables, because no writer runs while it is open."""
 
     captured_at_us = 0
 
@@ -138,6 +140,7 @@ class Source:
         self.first_read_ends: int | None = None
 
     def _key(self, table: Table | None = None) -> bytes:
+        """Return a random key, in the form of the table's current key."""
         prefix = b"k" if table is not None and table.has_other_key else b""
         return prefix + b"%02d" % self._random.randrange(40)
 
@@ -163,7 +166,7 @@ class Source:
             self._change_key(table)
         elif chance < 0.15 and table.fill.done:
             for key in [key for key in table.rows if self._random.random() < 0.3]:
-                del table.rows[key]  # the row changes without a trigger, which is the reason for the new fill
+                del table.rows[key]  # rows change without a trigger, which makes a new fill necessary
                 table.log.discard(key)
             table.read_again()
         elif chance < 0.4 and table.rows:
@@ -189,13 +192,16 @@ class Source:
 
     @property
     def is_read(self) -> bool:
+        """Whether every table has been read to its end."""
         return all(t.fill.done for t in self.tables.values())
 
     @property
     def _unsent(self) -> list[TableSchema]:
+        """Return the versions of tables that no batch has described."""
         return [v for t in self.tables.values() for v in t.versions if (t.table_id, v.version) not in self._sent]
 
     def has_changes(self) -> bool:
+        """Return whether capture has anything to ship: fills, logged changes or new versions."""
         is_logged = any(t.log or t.is_truncated for t in self.tables.values())
         return not self.is_read or is_logged or bool(self._unsent)
 

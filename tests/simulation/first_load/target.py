@@ -46,6 +46,8 @@ class Violation(Exception):
 
 @dataclass
 class Snapshot:
+    """The full data as of one offset."""
+
     offset: int
     schemas: dict[tuple[int, int], TableSchema]
     rows: dict[int, dict[bytes, tuple[int, bytes]]]  # version, row
@@ -73,6 +75,7 @@ class Broker:
             self.last_batch = batch.batch_no
 
     def materialise(self, whole_cuts: int) -> None:
+        """Fold the next cuts of the queue into the full data."""
         while whole_cuts and self.materialised < len(self.pieces):
             piece = self.pieces[self.materialised]
             self.materialised += 1
@@ -119,7 +122,7 @@ class DurableState:
     versions: dict[int, int] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     schemas: dict[tuple[int, int], TableSchema] = field(default_factory=dict)
-    #: table -> (offset at which the sweep began, keys touched since); a table without a sweep has no entry.
+    #: table -> (offset at which its sweep began, keys touched since); a table without a sweep has no entry.
     sweeps: dict[int, set[bytes]] = field(default_factory=dict)
     resyncs: set[int] = field(default_factory=set)
 
@@ -134,14 +137,17 @@ class Target:
         self.kills = 0.0
 
     def restart(self) -> None:
+        """Begin the next process, without anything in memory."""
         self._changed_keys = ChangedKeys(self._random.choice((3, 1000)))
 
     def _die_at_random(self) -> None:
+        """Kill the process with the probability of this history."""
         if self._random.random() < self.kills:
             raise ProcessKilled
 
     @contextmanager
     def _transaction(self) -> Iterator[DurableState]:
+        """Run a transaction; a kill before its end rolls it back, a kill after it does not."""
         made = copy.deepcopy(self.durable)
         yield made
         self._die_at_random()
@@ -151,7 +157,7 @@ class Target:
     # -- the broker's rows -------------------------------------------------------------------------------------------
 
     def load_step(self, *, overlaps: bool) -> None:
-        """Plan the load, load the next split, or let the tables follow."""
+        """Run the next step of a load: plan it, load a split, or let the tables follow."""
         found = self.durable
         if found.job == "":
             self._plan(overlaps=overlaps)
@@ -171,8 +177,9 @@ class Target:
                 made.states = dict.fromkeys(made.states, "ACTIVE")
 
     def _plan(self, *, overlaps: bool) -> None:
+        """Plan the load of a snapshot; with `overlaps` the first read of the source may still run."""
         if not overlaps:
-            self._broker.materialise(1 << 30)  # a broker delays a snapshot until then
+            self._broker.materialise(1 << 30)  # a broker delays a snapshot until it has this
         snapshot = self._broker.snapshot()
         newest = {s.table_id: s for s in snapshot.schemas.values()}
         former = any(
@@ -190,6 +197,7 @@ class Target:
             made.states = dict.fromkeys(newest, "LOADING")
 
     def _load_split(self, snapshot: Snapshot, number: int) -> None:
+        """Load half of a table from the snapshot, in one transaction."""
         table_id, half = number // 2 + 1, number % 2
         keys = sorted(snapshot.rows[table_id])
         keys = keys[: len(keys) // 2] if half == 0 else keys[len(keys) // 2 :]
@@ -236,7 +244,7 @@ class Target:
             ).run(cuts)
 
     def _halting(self, cuts: list[DeliveredCut]) -> set[int]:
-        """Return the tables whose key changes in these cuts, which the target cannot follow."""
+        """Return the tables whose key changes in these cuts; the target cannot follow such a change and halts them."""
         found = self.durable
         known = {t: found.schemas[t, version] for t, version in found.versions.items()}
         return {
@@ -280,9 +288,11 @@ class ApplyTransaction:
         self._walk = SectionWalk(lambda t, v: made.schemas[t, v], self._find_version)
 
     def _find_version(self, table_id: int) -> int | None:
+        """Return the version of a table that follows; None if it does not follow."""
         return self._made.versions[table_id] if self._made.states.get(table_id) in self._follows else None
 
     def run(self, cuts: list[DeliveredCut]) -> None:
+        """Apply the changes of these cuts to the tables that follow."""
         made = self._made
         for piece in list_pieces(cuts):
             for schema in piece.batch.schemas:
@@ -303,6 +313,7 @@ class ApplyTransaction:
         made.position = cuts[-1].end
 
     def _evolve(self, schema: TableSchema) -> None:
+        """Give a table its next version, whose rows have the columns of that version."""
         made, table_id = self._made, schema.table_id
         self._flush(table_id)
         made.versions[table_id] = schema.version
@@ -310,6 +321,7 @@ class ApplyTransaction:
         made.rows[table_id] = {k: decode_row(b"|".join(row), width) for k, row in made.rows[table_id].items()}
 
     def _add(self, section: TableChanges, offset: int) -> None:
+        """Collect the rows of a section until the next flush."""
         rows = to_row_changes(section, offset)
         if self._changed is not None:
             rows = self._changed.mark_new(rows, section.table_id, first_read=section.first_read)
@@ -318,7 +330,7 @@ class ApplyTransaction:
         self._pending.setdefault(section.table_id, []).append(rows)
 
     def _flush(self, table_id: int) -> None:
-        """Write rows as the merger does: insert new ones, unless the key refuses one; then upsert all."""
+        """Write rows as the merger does: insert rows marked as new, unless a key exists; then upsert the others."""
         if not (parts := self._pending.pop(table_id, [])):
             return
         rows = join_changes(parts)
@@ -341,6 +353,7 @@ class ApplyTransaction:
                 table[key] = decode_row(row, width)
 
     def _apply_marker(self, section: TableChanges) -> None:
+        """Apply a TRUNCATE, or the begin or end of a sweep."""
         made, table_id = self._made, section.table_id
         if section.kind is ChangeKind.TRUNCATE:
             self._pending.pop(table_id, None)

@@ -1,4 +1,4 @@
-"""A first load during the first read ends equal to one cut, whatever is written and killed meanwhile."""
+"""A first load during the first read ends equal to one cut, despite concurrent writes and kills."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.simulation.first_load.world import RULES, World
 
 
 def run_histories(seeds: Iterable[int]) -> Counter[str]:
+    """Run histories; return how often each rare event happened."""
     counts: Counter[str] = Counter()
     for seed in seeds:
         world = World(seed)
@@ -38,7 +39,7 @@ def test_thirty_thousand_histories_hold() -> None:
     run_histories(range(10_000, 40_000))
 
 
-#: For each rule the seed of a history that breaks without it.
+#: For each rule, the seed of a history that breaks without the rule.
 SEEDS = dict(zip(RULES, (10, 0, 0, 27, 137, 10, 10, 11, 33, 33), strict=True))
 
 

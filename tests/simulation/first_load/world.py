@@ -48,7 +48,7 @@ STEPS = 400
 
 
 class World:
-    """One history. `without` names a rule that is disabled."""
+    """One history; `without` names the disabled rule."""
 
     def __init__(self, seed: int, without: str = "") -> None:
         self._random = random.Random(seed)
@@ -81,6 +81,7 @@ class World:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _step(self, *, can_load: bool) -> None:
+        """Take a random step of a writer, capture, the materialiser or the load."""
         chance = self._random.random()
         if chance < self._writes:
             self._source.write()
@@ -97,7 +98,8 @@ class World:
                 self._end = self._seen_last_batch = None
 
     def _capture(self) -> None:
-        if self._undecided:  # the next capture process, or the next frame, decides it
+        """Run a step of capture: decide the batches of the last cut, or ship the next cut."""
+        if self._undecided:  # the next capture process, or the next frame, decides the half message
             self._broker.commit(self._undecided)
             self._undecided = []
         elif self._source.has_changes():
@@ -164,6 +166,7 @@ class World:
         return next((p.end for p in self._broker.pieces if p.batch.batch_no == batch), 1 << 60)
 
     def _fold_queue(self, end: int) -> dict[int, dict[bytes, Row]]:
+        """Fold the queue up to an offset; return the rows of each table."""
         folded: dict[int, dict[bytes, tuple[int, int, bytes]]] = {1: {}, 2: {}}
         width = {1: 1, 2: 1}
         for piece in self._broker.pieces:

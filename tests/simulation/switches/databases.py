@@ -96,6 +96,7 @@ class Side:
 
     @contextmanager
     def _transaction(self) -> Any:
+        """Run a transaction, between two points at which this process may be killed."""
         self._call()
         yield
         self._call()
@@ -148,7 +149,7 @@ class Side:
             found.record, found.follows, found.offset, found.marked = record, True, start.offset, False
 
     def keep_following(self) -> None:
-        """Let other processes run; a prepared handover enables nothing here."""
+        """Let other processes run; a prepared handover has nothing to enable here."""
         self._call()
 
     def find_obstacles(self, tables: Seq[object]) -> list[Any]:
@@ -168,8 +169,8 @@ class Session:
         self._rules = rules
         self._call = call
         self._lock = lock
-        #: Fate of the next transaction: "" = it commits; "before" or "after" = the connection is lost before or after
-        #: the commit; "locked" = it gets no lock.
+        #: Outcome of the next transaction: "" = it commits; "before" or "after" = the connection is lost before or
+        #: after the commit; "locked" = it gets no lock.
         self.loses = ""
 
     def lock_switch(self) -> None:

@@ -1,4 +1,4 @@
-"""Thousands of histories of switches; without any one of the rules a history breaks."""
+"""Thousands of histories of switches; if any one of the rules is removed, a history breaks."""
 
 from __future__ import annotations
 

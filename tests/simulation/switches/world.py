@@ -50,6 +50,7 @@ class SimulatedSwitch(Switch):
         pass
 
     def _take_over(self) -> tuple[int, int]:
+        """Raise the epoch as a new producer, and decide the half message; return epoch and position."""
         world = self.world
         world.call()
         found = world.databases[self.owner.name]
@@ -117,7 +118,7 @@ class World:
     # -- the environment -------------------------------------------------------------------------------------------
 
     def call(self) -> None:
-        """Let other processes run, and kill this one if its time has come."""
+        """Let other processes run, and kill this one if a kill is due."""
         if self._is_dead:
             raise ProcessKilled
         for _ in range(self._random.randrange(_BETWEEN)):
@@ -129,12 +130,14 @@ class World:
             raise ProcessKilled
 
     def _tick(self) -> None:
+        """Take a random step of another process; check that at most one database accepts writes."""
         self._random.choice((self._write, self._capture, self._capture, self._apply, self._apply, self._restart))()
         open_ones = [d.name for d in self.databases.values() if self._accepts(d)]
         if len(open_ones) > 1:
             raise Violation("one database accepts writes")
 
     def _accepts(self, database: Database) -> bool:
+        """Return whether a database accepts writes."""
         return not database.rejects and (database is self.old or self.new.record is not None)
 
     def _write(self) -> None:
@@ -186,6 +189,7 @@ class World:
             self._loop.step(beats=self._random.random() < 0.1)
 
     def _apply(self) -> None:
+        """Apply one change of the queue to each database that follows."""
         for found in self.databases.values():
             if found.follows and not found.marked and found.offset < len(self.broker.queue):
                 key, value = self.broker.queue[found.offset]
@@ -206,6 +210,7 @@ class World:
 
     @property
     def _follower(self) -> str:
+        """Return the name of the database that follows."""
         return OLD if is_reversed(self.old.record, self.new.record) else NEW
 
     @property
@@ -217,6 +222,7 @@ class World:
         return self._follower
 
     def _command(self, name: str, *, crashes: bool) -> None:
+        """Run a command in a new process, which may be killed at any call."""
         self._fuse = self._random.randrange(1, 60) if crashes else -1
         self._is_dead, self._process, self._quiet = False, object(), self._random.random() < 0.85
         with suppress(ProcessKilled, VenusError):
@@ -226,7 +232,7 @@ class World:
         self._quiet = False
 
     def _switch(self, name: str) -> None:
-        """Execute the steps of adapters/cutover/run.py around the switch."""
+        """Run a switch to this database, with the steps of adapters/cutover/run.py around it."""
         owner, follower = self.databases[OLD if name == NEW else NEW], self.databases[name]
         session = Session(follower, self.rules, self.call, self._lock)
         session.loses = self._random.choice(("", "", "", "before", "after", "locked"))
@@ -243,6 +249,7 @@ class World:
         self.switches += 1
 
     def _hand_over(self, switch: Switch, session: Session, owner: Database, follower: Database) -> None:
+        """Run a switch from its preparation to the opening of the follower."""
         switch.prepare()
         self._drain(owner, follower)
         compared = self._changes
@@ -273,9 +280,12 @@ class World:
 
     @property
     def _changes(self) -> int:
+        """Return the number of changes in the queue, without heartbeats."""
         return sum(key != BEAT for key, _ in self.broker.queue)
 
     def _open(self, owner: Database, follower: Database) -> SimulatedSwitch:
+        """Return the product's switch between these databases."""
+
         def settings_to(_: str) -> Any:
             return SimpleNamespace(business=SimpleNamespace(name="shop"))
 
@@ -295,6 +305,7 @@ class World:
         return switch
 
     def _drain(self, owner: Database, follower: Database) -> None:
+        """Wait until the follower has every change of the owner."""
         for _ in range(_DRAIN_TRIES):
             if not owner.log and self.broker.half is None and follower.offset == len(self.broker.queue):
                 return
@@ -302,6 +313,7 @@ class World:
         raise VenusError("not drained")
 
     def _lock(self) -> None:
+        """Take the lock of the switch, which one process at a time has."""
         if self._holder not in (None, self._process):
             raise VenusError("another process switches")
         self._holder = self._process
@@ -347,6 +359,7 @@ class World:
 
     @property
     def _is_unfinished(self) -> bool:
+        """Return whether a record shows an unfinished switch."""
         records = [d.record for d in self.databases.values() if d.record is not None]
         return any(r.state in (SideState.CLOSED, SideState.STOPPED) for r in records)
 
@@ -362,7 +375,7 @@ class _FaultlessRandom(random.Random):
 
 
 def first_violation(rules: Mechanisms, seeds: Seq[int]) -> str:
-    """Return the first broken invariant, of the histories or asserted by the switch; empty if none breaks."""
+    """Return the first invariant that the histories or the switch's own assertions find broken; empty if none."""
     for seed in seeds:
         try:
             World(seed, rules).run()

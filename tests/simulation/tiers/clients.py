@@ -1,4 +1,4 @@
-"""A set's side of client streams, also of some tables only, and of single requests."""
+"""The broker set's side of client streams (all tables or some) and of single requests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TierClients(Clients):
         self.deliver()
 
     def _answer(self, stream: Stream, *what: Any) -> None:
-        """Add to the answer which rows this set should have, for the judge."""
+        """Answer a client, and add the rows that this set should have, for the judge."""
         host: Any = self._host
         stream.down("opened", *what, host.world.judge.rows.admitted_at(host))
 
@@ -81,7 +81,7 @@ class TierClients(Clients):
                 stream.down("increments", found.increments, found.next_offset)
 
     def open_snapshot(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
-        """Make a snapshot; other callers wait meanwhile. Raises the product's errors."""
+        """Make a snapshot, for which other callers wait. Raises the product's errors."""
         if self._making:
             raise Unavailable("another snapshot is being made")
         self._making = True

@@ -1,4 +1,4 @@
-"""A target below access sets: it continues at another set at the same offset, and is killed from time to time."""
+"""A target below access sets: it is killed from time to time, and continues at another set at the same offset."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BACK_AFTER_S = 2.0
 
 
 class Consumer:
-    """A consumer group with its target; one transaction for each batch. The product's code chooses its set."""
+    """A consumer group with its target, which applies one batch per transaction. The product's code chooses its set."""
 
     def __init__(
         self, world: TierWorld, group: str, sets: tuple[str, ...], tables: frozenset[int], *, is_older: bool = False
     ) -> None:
         self._world, self.group, self.tables = world, group, tables
-        self._is_older = is_older  # whether it is an older version, which reports no row identity and must keep its set
+        self._is_older = is_older  # whether it is an older version, which reports no rows identity and keeps its set
         self._loop, self._random = world.loop, world.loop.random
         self._sets = Preference(sets, back_after_s=BACK_AFTER_S)
         # state of the target
@@ -58,11 +58,12 @@ class Consumer:
         self._later_at = self._loop.now + seconds
 
     def on_fork(self, timeline: Timeline) -> None:
-        """Record a forked history. A consumer that has read only the shared part may continue in it."""
+        """Record a forked history; a consumer that has read only the shared part may continue in it."""
         if self._find_rows(timeline) == self.rows:
             self._may_be.append(timeline)
 
     def _find_rows(self, timeline: Timeline) -> Rows | None:
+        """Return the rows that this target should have in a history; None if no batch ends at its position."""
         found = timeline.source.rows_at(self.sequence, self.tables)
         return None if found is None else visible_rows(found, self.admits)
 
@@ -92,9 +93,11 @@ class Consumer:
 
     @property
     def _says_rows(self) -> bool:
+        """Whether it reports the identity of its rows when it connects."""
         return self.offset != FULL and not self._is_older
 
     def _on_end(self, stream: Stream, host: TierHost, error: VenusError) -> None:
+        """Handle the end of a stream: start over, or continue at another set."""
         if stream is not self._stream:
             return
         self.stop(0.5 * self._random.random())
@@ -132,6 +135,7 @@ class Consumer:
     def _on_open(
         self, opened: broker_pb2.Opened, snapshot: broker_pb2.Snapshot | None, rows: Rows | None, admits: Admits
     ) -> None:
+        """Handle the confirmation of a stream: check the rows of the set, and take its full data if sent."""
         if snapshot is None and self.offset:
             check_same_rows(self.group, self.admits, admits, self.tables)
         self._apart.clear()
@@ -152,6 +156,7 @@ class Consumer:
         self._may_be = may_be
 
     def _increments(self, increments: list[broker_pb2.Increment], position: int) -> None:
+        """Take increments in order, check them and apply them."""
         for increment in increments:
             if xxhash.xxh3_64_intdigest(increment.body) != increment.digest:
                 raise Violation("damage is never served", f"{self.group} at {increment.base_offset}")

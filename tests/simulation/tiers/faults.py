@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
     from tests.simulation.tiers.world import TierWorld
 
-#: Longer than absent groups are remembered, and than a set waits before it tries the next cut.
+#: Longer than sets remember absent groups, and longer than a set waits before it tries the next cut.
 AWAY_S = 7.0
 
 
@@ -35,6 +35,7 @@ def plan(world: TierWorld, until: float) -> None:
 
 
 def _happen(world: TierWorld, fault: Callable[[TierWorld, float], None], until: float) -> None:
+    """Cause a fault of random duration, and count it."""
     random = world.loop.random
     seconds = min(until - world.loop.now, random.choice((0.3, 1.5, 4.0, 9.0)) * (0.5 + random.random()))
     world.loop.counts[f"fault: {fault.__name__.replace('_', ' ')}"] += 1
@@ -49,7 +50,7 @@ def some(world: TierWorld) -> TierHost:
 
 
 def start_after(world: TierWorld, host: TierHost, seconds: float) -> None:
-    """Restart a set that is down after a while."""
+    """After a while, restart a set if it is down."""
 
     def start() -> None:
         if not host.up and world.foreign is None:
@@ -124,6 +125,7 @@ def cut_clients(world: TierWorld, seconds: float) -> None:
 
 
 def _cut(world: TierWorld, links: set[tuple[str, str]], seconds: float) -> None:
+    """Cut these links, or one direction of them, for a while."""
     chosen = world.loop.random.choice((links, {min(links)}, {max(links)}))
     world.network.cut |= chosen
     world.loop.after(seconds, lambda: world.network.cut.difference_update(chosen))
@@ -204,7 +206,7 @@ def start_other_network(world: TierWorld, seconds: float) -> None:
     world.foreign = home.replace_disk(MemoryDisk())
     home.start()
     world.end_producers()
-    world.timeline = world.new_timeline()  # a value that no mirror may ever have
+    world.timeline = world.new_timeline()  # a value that must never reach a mirror
 
     def return_original_disk() -> None:
         if world.foreign is None:
@@ -231,7 +233,7 @@ def change_labels(world: TierWorld, seconds: float) -> None:
 
 
 def change_predicates(world: TierWorld, seconds: float) -> None:
-    """Give a set, or each tandem set, other predicates, and restart it; sometimes revert this soon after."""
+    """Give a set, or each tandem set, other predicates and restart it; sometimes revert the change soon after."""
     chooser, hosts = world.chooser, world.hosts
     name = chooser.choice([host.name for host in hosts.values() if host.upstream])
     names = ("t", "u") if name in ("t", "u") and "u" in hosts and chooser.random() < 0.5 else (name,)
@@ -247,9 +249,9 @@ def change_predicates(world: TierWorld, seconds: float) -> None:
 
 
 def refill_there(world: TierWorld, _: float) -> None:
-    """Fill a tandem set again with other predicates at the offset of the sets below it, which are away meanwhile.
+    """Fill a tandem set again with other predicates at the offset of the sets below it, which are absent during this.
 
-    No application writes, and the absent sets are forgotten: the set does not wait for a later cut.
+    No application writes, and the absent sets are forgotten, so the set does not wait for a later cut.
     """
     if "t" in world.hosts and world.loop.now >= world.quiet_until:
         world.quiet_until = world.loop.now + AWAY_S + 3.0
@@ -257,6 +259,7 @@ def refill_there(world: TierWorld, _: float) -> None:
 
 
 def _fill_there(world: TierWorld) -> None:
+    """Stop the sets below a tandem set, and restart the tandem set with other predicates."""
     upper = world.hosts["t"]
     below = [host for host in world.hosts.values() if upper.name in host.upstream and host.up]
     if world.is_healed or not upper.up:
@@ -268,6 +271,7 @@ def _fill_there(world: TierWorld) -> None:
 
 
 def _restart(world: TierWorld, host: TierHost, where: dict[str, str], seconds: float) -> None:
+    """Stop a set, and restart it with other predicates after a while."""
     if host.up and not world.is_healed:
         host.end()
         host.where = where

@@ -34,7 +34,7 @@ SETTINGS = BrokerSettings(
     consumer_ttl_s=4.0,
     review_after_s=0.6,
 )
-#: Short, so that in histories of seconds a set leaves its upstream and returns.
+#: Short, so that a set leaves its upstream and returns within histories of seconds.
 TIMES = SelectionTimes(
     back_after_s=3.0, looks_apart_s=15.0, stale_s=1.5, failing_s=1.0, fit_first_s=1.0, moves_apart_s=1.0, trial_s=1.0
 )
@@ -100,6 +100,7 @@ class TierHost(ThreadedProcess):
         self.core.publisher.add_listener(lambda _b, _o: self._on_commit())
 
     def _place(self) -> NetworkMembership:
+        """Return the set's membership in the network, as its process begins it."""
         cluster: dict[str, Any] = {"set": self.name, "tier": self.tier, "level": self.level}
         cluster |= {"upstream": tuple(f"{name}:1" for name in self.upstream), "labels": self.labels}
         cluster["where"] = {BUSINESS: self.where} if self.where else {}
@@ -135,7 +136,7 @@ class TierHost(ThreadedProcess):
         self.disk.host = None
 
     def fails(self, error: BaseException) -> None:
-        """Raise the error: nothing here gives a store a reason to fail."""
+        """Raise the error, because no store may fail in these histories."""
         raise error
 
     def replace_disk(self, memory: MemoryDisk) -> MemoryDisk:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
     from tests.simulation.tiers.world import TierWorld
 
-#: Longest age of a set's view of the set above, including increments on their way to it.
+#: Maximum age of a set's view of the set above, including increments on their way to it.
 SEEN_S = 9.0
 Batch = tuple[int, int, int]  # offsets, epoch, digest
 
 
 @dataclass(eq=False)
 class Timeline:
-    """One history of the home with its source: the committed batch at each offset."""
+    """One history of the home and its source: the committed batch at each offset."""
 
     source: TieredSource
     book: dict[int, Batch] = field(default_factory=dict)
@@ -46,14 +46,14 @@ class Timeline:
 
 @dataclass
 class MirrorHistory:
-    """What the judge knows of a set since its last full data began."""
+    """Knowledge of the judge about a set since its last full data began."""
 
     begin: int = 0
     judged: int | None = None  # offset up to which its queue was compared
     may_be: list[Timeline] = field(default_factory=list)
     book: dict[int, Batch] = field(default_factory=dict)  # compared batches, by offset
     acknowledged: int = 0
-    ends: deque[tuple[float, int]] = field(default_factory=deque)  # times at which its queue had reached an offset
+    ends: deque[tuple[float, int]] = field(default_factory=deque)  # times and offsets that its queue had reached
 
 
 def _is_the_same(one: Batch | None, other: Batch) -> bool:
@@ -83,6 +83,7 @@ class TierJudge:
     # -- sets ------------------------------------------------------------------------------------------------------
 
     def _of(self, host: TierHost) -> MirrorHistory:
+        """Return what is known of a set, from the begin of its current full data on."""
         business = host.business
         mirror = business.committed.mirror if business is not None else None
         begin = mirror.begin if mirror is not None else 0
@@ -92,7 +93,7 @@ class TierJudge:
         return known
 
     def on_fork(self, timeline: Timeline) -> None:
-        """Record a forked history. A reader that has read only the shared part may continue in it."""
+        """Record a forked history; a reader that has read only the shared part may continue in it."""
         end = max((offset + batch[0] for offset, batch in timeline.book.items()), default=0)
         for known in self._known.values():
             if known.judged is None or known.judged <= end:
@@ -106,7 +107,7 @@ class TierJudge:
             self._known.pop(host.name, None)
             return
         known = self._of(host)
-        # the rest of its queue is compared again: it may have lost the batch that distinguishes the histories
+        # the rest of its queue is compared again, because it may have lost the batch that distinguishes the histories
         known.judged, known.may_be = None, list(self._world.timelines)
         known.book.clear()
         if business.committed.next_offset < known.acknowledged:
@@ -157,7 +158,7 @@ class TierJudge:
         self.rows.on_judged(host, known)
 
     def _others(self, known: MirrorHistory) -> list[Timeline]:
-        """Return the histories that contain all of a set's batches, even if the set was beyond the point of the fork.
+        """Return the histories that contain all of a set's batches, even if the set is beyond the point of the fork.
 
         A restored source may commit the same batch again, and then others.
         """
@@ -168,7 +169,7 @@ class TierJudge:
         ]
 
     def on_move(self, host: TierHost, upper: TierHost) -> None:
-        """Check a set that left a serving upstream: the next one must have had the same queue at the last look."""
+        """Check a set that left a serving upstream: the next one must have everything that the set had `SEEN_S` ago."""
         business, there = host.business, upper.business
         if business is None or there is None or len(self._world.timelines) > 1 or self._world.foreign is not None:
             return
@@ -209,11 +210,12 @@ class TierJudge:
         return all(pull.in_use == self._nearest(host) for host in mirrors for pull in host.network._pulls.all)
 
     def _nearest(self, host: TierHost) -> str:
+        """Return the nearest set above that has the rows that this set needs; empty if none has."""
         hosts = self._world.hosts
         return next((name for name in host.upstream if self.rows.has_same_rows(host, hosts[name])), "")
 
     def has_home_overtaken(self) -> bool:
-        """Return whether the home has overtaken all others."""
+        """Return whether no set or consumer is ahead of the home."""
         world = self._world
         found = [host.business.committed.next_offset for host in world.hosts.values() if host.business is not None]
         home = world.home.business

@@ -1,4 +1,4 @@
-"""The product's replication plan, driven in virtual time over links that may be cut."""
+"""The product's replication plan, run in virtual time over links that may be cut."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from venus.wire import broker_pb2
 if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
 
-#: A stream without an answer within this time is given up.
+#: A set gives up a stream that is not answered within this time.
 ANSWERED_S = 5.0
-#: Limit of sessions that a set begins within a second.
+#: Maximum number of sessions that a set begins within a second.
 BEGUN_MAX = 20
 
 
@@ -54,7 +54,7 @@ class SimulatedReplicator:
         self._begun: deque[float] = deque(maxlen=BEGUN_MAX)
         self._last = ""  # the set of the last session
         self._followed_last = ""  # the set whose rows are here
-        self._moves = False  # whether it moves by its own choice
+        self._moves = False  # whether it leaves a set that serves
         self._pulling = ReplicationPlan(core, business, only, choice, may_pull, lambda: self.host.loop.now, where)
         self._session: Generator[session_requests.Call, Any, None]
         self._clear()
@@ -72,6 +72,7 @@ class SimulatedReplicator:
     # -- sessions --------------------------------------------------------------------------------------------------
 
     def _clear(self) -> None:
+        """Reset the state of a session."""
         self._stream: Stream | None = None
         self._arrived: deque[broker_pb2.Increment] = deque()
         self._position = 0
@@ -85,6 +86,7 @@ class SimulatedReplicator:
         self._began = False  # whether the next answer of the log means that full data has begun
 
     def _begin(self) -> None:
+        """Begin a session."""
         now = self.host.loop.now
         self._begun.append(now)
         if len(self._begun) == BEGUN_MAX and now - self._begun[0] < 1.0:
@@ -96,6 +98,7 @@ class SimulatedReplicator:
         self._take_step(lambda: next(self._session))
 
     def _take_step(self, step: Callable[[], session_requests.Call]) -> None:
+        """Take the next step of a session, and make the call that it requests."""
         try:
             call = step()
         except VenusError as error:
@@ -104,6 +107,7 @@ class SimulatedReplicator:
         self._ask(call)
 
     def _on_failure(self, error: VenusError) -> None:
+        """End the session with an error, and begin the next one later."""
         counts, world = self.host.loop.counts, self.host.world
         if isinstance(error, OffsetDiverged) and len(world.timelines) == 1 and not counts["fault: start other network"]:
             raise Violation("no consumer is refused as diverged within one history", f"{self.host.name}: {error}")
@@ -130,6 +134,7 @@ class SimulatedReplicator:
         self.host.soon(self._pulling.wait_s, self._begin)
 
     def _answer(self, ticket: int, answer: Any, error: BaseException | None) -> None:
+        """Pass the answer to a call on to the session, unless a newer call waits."""
         if ticket != self._waits:
             return
         self._waits += 1
@@ -143,6 +148,7 @@ class SimulatedReplicator:
             self._take_step(lambda: self._session.send(answer))
 
     def _soon(self, answer: Any = None, error: BaseException | None = None, after: float = 0.0001) -> None:
+        """Answer the current call after a moment."""
         self.host.soon(after, self._answer, self._waits, answer, error)
 
     @property
@@ -159,6 +165,7 @@ class SimulatedReplicator:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def _ask(self, call: session_requests.Call) -> None:
+        """Make the call that a session requests."""
         match call:
             case session_requests.WaitForCommit():
                 self._settle(call.future)
@@ -179,6 +186,7 @@ class SimulatedReplicator:
                 self._request(call)
 
     def _settle(self, future: Future[Any]) -> None:
+        """Answer the current call when the log has executed a command."""
         ticket = self._waits
 
         def on_settled(done: Future[Any]) -> None:
@@ -191,6 +199,7 @@ class SimulatedReplicator:
         future.add_done_callback(on_settled)
 
     def _request(self, call: session_requests.Call) -> None:
+        """Send a request to the set above."""
         ticket, upper = self._waits, self._upper
         if isinstance(call, session_requests.NextChunk):
             life = self.host.life
@@ -209,6 +218,7 @@ class SimulatedReplicator:
         request(self.host, upper, lambda found: self._at_upper(found, call), on_answer)
 
     def _at_upper(self, upper: TierHost, call: session_requests.Call) -> Any:
+        """Execute a request in the process of the set above."""
         match call:
             case session_requests.OpenSnapshot():
                 self.host.loop.counts["full data begun"] += 1
@@ -244,6 +254,7 @@ class SimulatedReplicator:
     # -- the stream ------------------------------------------------------------------------------------------------
 
     def _open(self, call: session_requests.OpenStream) -> None:
+        """Open the stream of a session at the set above."""
         upper = self._upper_of_stream = self._upper
         above = self._pulling.at
         assert above is not None
@@ -290,7 +301,7 @@ class SimulatedReplicator:
         stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where, wanted)
 
     def _on_follow(self, upper: TierHost, above: Admits) -> None:
-        """Check the rows that arrive from here on."""
+        """Check that the rows of the increments that follow fit those that are here."""
         host, rows = self.host, self.host.world.judge.rows
         rows.on_follow(host, above)
         if self._followed_last not in ("", upper.name) and rows.admitted_at(host) != EVERY:
@@ -298,7 +309,7 @@ class SimulatedReplicator:
         self._followed_last = upper.name
 
     def _opens(self, upper: TierHost) -> None:
-        """Check the set of the next stream."""
+        """Check the change of sets before the next stream opens."""
         host, last = self.host, self._last
         if self._stream is not None and self._stream.open:
             raise Violation("a business is pulled from one set at a time", f"{host.name} from {last} and {upper.name}")
@@ -313,6 +324,7 @@ class SimulatedReplicator:
         self._last, self._moves = upper.name, False
 
     def _on_wait_end(self, ticket: int) -> None:
+        """End a wait for increments; notice a broken connection as keepalive would."""
         stream = self._stream
         if ticket != self._waits or stream is None:
             return
@@ -322,6 +334,7 @@ class SimulatedReplicator:
         self._hand_out()
 
     def _hand_out(self) -> None:
+        """Answer a wait for increments with those that have arrived, or with the stream's error."""
         if not self._wants_increments:
             return
         if self._error is not None and not self._arrived:

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.judge import MirrorHistory, Timeline
 
 OTHERS = "no consumer continues at a set with other rows"
-#: Offset 0: without any increment a set has no rows that could be wrong.
+#: Offset 0: without increments a set has no rows that could be wrong.
 NOTHING = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """How a broker set selects rows, and which rows reach it."""
+    """The rows that a broker set selects itself, and the rows that all sets on the way to it admit."""
 
     own: Admits
     all: Admits
@@ -34,7 +34,7 @@ class RowJudge:
         self._here: dict[tuple[str, int], RowChoice] = {}  # by set, and offset at which its full data began
 
     def on_choice(self, host: TierHost, own: Admits, upper: TierHost, snapshot: str) -> None:
-        """Record how a set selects rows in a snapshot of the set above."""
+        """Record the rows that a set selects from a snapshot of the set above."""
         self._asked[host.name, snapshot] = RowChoice(own, intersect(own, self.admitted_at(upper)))
 
     def on_full_data(self, host: TierHost) -> None:
@@ -49,12 +49,13 @@ class RowJudge:
         return self._choice_of(host).all
 
     def _choice_of(self, host: TierHost) -> RowChoice:
+        """Return the rows that a set selected for its current full data."""
         business = host.business
         mirror = business.committed.mirror if business is not None else None
         if mirror is None:
             return RowChoice(EVERY, EVERY)
         if (host.name, mirror.begin) not in self._here:
-            self.on_full_data(host)  # the record is committed a moment before its client is notified
+            self.on_full_data(host)  # the log commits the record just before it notifies its client
         return self._here[host.name, mirror.begin]
 
     def on_follow(self, host: TierHost, above: Admits) -> None:
@@ -69,7 +70,7 @@ class RowJudge:
         self._here[host.name, mirror.begin] = RowChoice(known.own, found)
 
     def has_same_rows(self, host: TierHost, upper: TierHost) -> bool:
-        """Return whether a set above has the rows of a set."""
+        """Return whether a set above admits the rows that this set needs."""
         known = self._choice_of(host)
         found = intersect(known.own, self.admitted_at(upper))
         return all(known.all[table] == found[table] for table in host.tables)
@@ -80,7 +81,7 @@ class RowJudge:
         if business is None or business.committed.mirror is None or not business.is_filled:
             return
         host.loop.counts["full data compared"] += 1
-        # a committed change is materialised a moment later
+        # a committed change is materialised slightly later
         offset, rows, admits = business.materialised.offset, full_data(host), self.admitted_at(host)  # type: ignore[arg-type]
         fits = [line for line in known.may_be if _shown_row(line, offset, host.tables, admits) == rows]
         if not fits:
@@ -99,5 +100,6 @@ def check_same_rows(who: str, before: Admits, here: Admits, tables: frozenset[in
 
 
 def _shown_row(line: Timeline, offset: int, tables: frozenset[int], admits: Admits) -> object:
+    """Return the admitted rows of some tables at an offset of a history."""
     found = line.source.rows_at(line.sequence_at(offset), tables)
     return None if found is None else visible_rows(found, admits)

@@ -1,4 +1,4 @@
-"""Rows with columns, the predicates of sets, and the rows that each predicate selects, without the product's code."""
+"""Rows with columns, predicates of sets, and the rows that each predicate selects, without the product's code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from venus.model import Column, Kind, LogicalType, TableSchema
 
 #: Columns that predicates use: region and amount.
 Kinds = frozenset[int]
-#: For each table the indexes of the row kinds that a set admits.
+#: For each table, the indexes of the kinds of rows that a set admits.
 Admits = Mapping[int, Kinds]
 
 COLUMNS = (
@@ -44,7 +44,7 @@ PREDICATES: dict[str, Callable[[str | None, int | None], bool]] = {
 
 @cache
 def key_of(number: int) -> bytes:
-    """Return the record id of a key of one digit; it ends with the digit."""
+    """Return the record id of a one-digit key; it ends with the digit."""
     return from_columns([[str(number)], [None], [None], [None]], Layout.of(SCHEMAS[1]))[0].split()[0]
 
 
@@ -57,11 +57,13 @@ def row_of(number: int) -> bytes:
 
 
 def _kind(number: int) -> int:
+    """Return the kind of the row with this value."""
     return Random(number).randrange(len(_KINDS))
 
 
 @cache
 def _kind_of(row: bytes) -> int:
+    """Return the kind of a stored row."""
     return _kind(int(row[row.rindex(b'"') + 2 :]))  # the text after the tag and the length of the last column
 
 

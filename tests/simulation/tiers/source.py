@@ -1,4 +1,4 @@
-"""A source with two tables, whose history can fork: an earlier state is restored, and other changes follow."""
+"""A source with two tables, whose history can fork: an earlier state is restored, and different changes follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The product's poller of a set above, whose requests take virtual time."""
+"""The product's poller of a set above, with requests that take virtual time."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ class SimulatedPoller(UpstreamPoller):
         """Do nothing: the process ends by itself."""
 
     def _plan(self, after: float) -> None:
+        """Plan the next request in place of any earlier one."""
         if self._due >= 0:
             self._due += 1
             self._host.soon(after, self._ask, self._due)
 
     def _ask(self, due: int) -> None:
+        """Request the status of the set above."""
         if due != self._due:
             return
         host = self._host

@@ -37,7 +37,7 @@ class HomeView:
 
 
 class TierWorld:
-    """Two levels of sets below the home, or one."""
+    """A network with one or two levels of sets below the home."""
 
     slowest_s = 0.0
 
@@ -51,15 +51,15 @@ class TierWorld:
         #: Whether sets have predicates: three histories in seven, independent of all other choices.
         self.has_predicates, self.chooser = seed % 7 > 3, Random(f"predicates {seed}")
         self.loses_disks = seed % 10 == 8
-        #: Whether there is a target of an older version, and sets are filled at the offset of those below: one in
-        #: seven.
+        #: Whether there is a target of an older version, and sets are filled at the offset of those below: one history
+        #: in seven.
         self.has_older = seed % 7 == 6
         self.quiet_until = 0.0  # time before which no application writes
         self.timeline = self.new_timeline()
         self.timelines = [self.timeline]
         self.backup: tuple[Families, TieredSource, Timeline] | None = None
         self.foreign: MemoryDisk | None = None  # the home's disk, while another network is at its address
-        self.interruptions: list[int] = []  # number of chunks before each interruption of a fill, the next one last
+        self.interruptions: list[int] = []  # chunks before each interruption of a fill; the last item is the next one
         self.is_healed = False
         self.put_back: Callable[[], None] = lambda: None
         self.producers: list[Producer] = []
@@ -78,6 +78,7 @@ class TierWorld:
             self.consumers.append(Consumer(self, "older", (keeps_to,), frozenset({1, 2}), is_older=True))
 
     def _build(self) -> None:
+        """Make the sets, their labels and predicates, and the targets."""
         random = self.loop.random
         tandems = random.choice(((), ("t",), ("t", "u"), ("t", "u")))
         for name in tandems:
@@ -136,7 +137,7 @@ class TierWorld:
     # -- a history -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run faults, end them, wait until all have everything, and check the result."""
+        """Run the history: faults, their end, a wait until all sets have everything, and a check of the result."""
         with patch.object(reading, "_CHUNK_BYTES", CHUNK_BYTES), patch.object(reading, "_CHUNK_BYTES_MIN", 1):
             self._run()
 
@@ -154,7 +155,7 @@ class TierWorld:
         self.producers_fail = 0.0
         self.end_producers()
         self.loop.run_until(self.loop.now + 2.0)
-        self.rate = 3.0  # a set that is ahead of the home notices it once the home reaches its offset
+        self.rate = 3.0  # a set ahead of the home notices this once the home reaches its offset
         self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.has_home_overtaken)
         self.rate = 0.0
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.has_converged):
@@ -166,6 +167,7 @@ class TierWorld:
         self.judge.check_final_state()
 
     def _standing(self) -> str:
+        """Return the state of every set and target, for the text of a violation."""
         found = []
         for host in self.hosts.values():
             business = host.business

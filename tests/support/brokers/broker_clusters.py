@@ -114,6 +114,7 @@ class BrokerCluster:
                     raise
 
     def _end_lease(self, name: str) -> None:
+        """End a killed broker's lease at once, unless the test has chosen how long leases last."""
         if not self._ends_leases:
             return
         with contextlib.closing(EtcdClient(self.etcd.addresses, timeout_s=60.0, login=self.etcd.login)) as client:
@@ -238,6 +239,7 @@ class Writer:
                 return
 
     def _reconnect(self) -> None:
+        """Connect to the leader once, and commit the undecided batches."""
         with contextlib.suppress(VenusError):
             self.producer.close()
         self.leader, self.producer, ack = self.cluster.connect_producer(self.acknowledged)

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority of the test's own, and certificates with usual faults."""
+"""Certificates for tests: a separate authority, and certificates with common faults."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Authority:
         age_days: int = 0,
         days: int = 30,
     ) -> Path:
-        """Issue a certificate; one that is older than its days has expired."""
+        """Issue a certificate; if `age_days` exceeds `days`, it has expired."""
         then = datetime.now(UTC) - timedelta(days=age_days)
         made, _ = issue_certificate(self.folder, name, then, roles=roles, hosts=hosts, days=days, replace=replace)
         return made
@@ -62,7 +62,7 @@ class Authority:
         return Settings(broker=broker, security=self.security(**options))
 
     def proof(self, name: str, *roles: str) -> ClientCredentials:
-        """Return the credentials of a client with these roles."""
+        """Issue a certificate with these roles; return the credentials of a client that has it."""
         path = self.folder / f"{name}.crt"
         if not path.exists():
             self.issue(name, *roles)

@@ -78,6 +78,7 @@ class RawConsumer:
             self.received.extend(frame.increments)
 
     def grant(self, nbytes: int) -> None:
+        """Grant this many bytes of credit."""
         self.send(broker_pb2.ConsumerFrame(credit_bytes=nbytes))
 
     def send(self, frame: broker_pb2.ConsumerFrame) -> None:

@@ -1,7 +1,7 @@
 """The delivery side of a broker in memory, over real gRPC, for tests of consumers that must control what they receive.
 
-It keeps increments and full data, honours credit roughly, and counts requests. It can trim, expire a snapshot, and hold
-back delivery.
+The fake broker keeps increments and full data, honours credit roughly, and counts requests. It can trim its queue,
+expire a snapshot, and hold back delivery.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ CHUNK_ROWS = 500
 
 @dataclass
 class PinnedSnapshot:
+    """Rows of all tables at one offset, as they were when a client opened the snapshot."""
+
     offset: int
     rows: Rows
     sequence: int
@@ -39,6 +41,8 @@ class PinnedSnapshot:
 
 @dataclass
 class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
+    """A broker in memory that offers the service `Delivery` on a free port."""
+
     epoch: int = 1
     increments: list[broker_pb2.Increment] = field(default_factory=list)
     schemas: dict[tuple[int, int], TableSchema] = field(default_factory=dict)
@@ -84,6 +88,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         return last.base_offset + last.count if last else self.log_start
 
     def commit(self, batch: Batch) -> None:
+        """Append a batch to the queue, and fold it into the full data."""
         body = encode(batch)
         with self.changed:
             for schema in batch.schemas:
@@ -106,6 +111,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
             self.changed.notify_all()
 
     def _materialise(self, section: TableChanges, sequence: int) -> None:
+        """Fold a section into the rows."""
         table = self.rows.setdefault(section.table_id, {})
         if section.kind is ChangeKind.TRUNCATE:
             table.clear()
@@ -121,6 +127,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
                     table[record_id] = (sequence + i, section.schema_version, row)
 
     def release(self) -> None:
+        """Deliver the increments that `hold_from` held back."""
         with self.changed:
             self.hold_from = None
             self.changed.notify_all()
@@ -158,6 +165,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
             yield broker_pb2.DeliveryFrame(progress=at)
 
     def _is_free(self, increment: broker_pb2.Increment) -> bool:
+        """Return whether `hold_from` does not hold this increment back."""
         return self.hold_from is None or increment.base_offset < self.hold_from
 
     def _tables_of(self, increment: broker_pb2.Increment) -> set[int]:
@@ -166,6 +174,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         return {s.table_id for s in decode(increment.body).sections}
 
     def _listen(self, requests: Iterator[broker_pb2.ConsumerFrame], group: str, left: threading.Event) -> None:
+        """Record the acknowledgements of a consumer until it leaves."""
         try:
             for frame in requests:
                 if frame.acknowledge:
@@ -179,6 +188,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
             self.changed.notify_all()
 
     def _refuse(self, context: grpc.ServicerContext, offset: int, epoch: int) -> None:
+        """End the call if its offset is trimmed or belongs to another history."""
         if offset < self.log_start:
             _abort(context, OffsetTrimmed(f"offset {offset} is below {self.log_start}"))
         if offset > self.next_offset or epoch > self.epoch:
@@ -244,12 +254,14 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         return broker_pb2.Empty()
 
     def _find_pinned(self, name: str, context: grpc.ServicerContext) -> PinnedSnapshot:
+        """Return an open snapshot, or end the call because it has expired."""
         if name not in self.pinned:
             _abort(context, SnapshotExpired(f"snapshot {name} has expired"))
         return self.pinned[name]
 
 
 def _splits(table_id: int, keys: list[bytes], wanted: int) -> list[broker_pb2.Split]:
+    """Cut sorted keys into this number of splits."""
     step = max(1, -(-len(keys) // wanted))
     bounds = [b"", *keys[step::step], b""]
     share = min(step, len(keys))  # 0 for an empty table, as in the real broker
@@ -267,6 +279,8 @@ def _chunk(
     *,
     end: bool,
 ) -> bytes:
+    """Return a chunk of a split; the last one has the totals of the whole split."""
+
     def rows(of: list[bytes]) -> StoredRows:
         return stored_rows((table[k][0], table[k][1], k, table[k][2]) for k in of)
 
@@ -279,6 +293,7 @@ def _chunk(
 
 
 def _abort(context: grpc.ServicerContext, error: VenusError) -> None:
+    """End a call with an error, in the form of a real broker."""
     status = to_status(error)
     context.set_trailing_metadata(status.metadata)
     context.abort(status.code, status.details)

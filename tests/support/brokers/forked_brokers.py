@@ -1,7 +1,7 @@
-"""Brokers in processes that are forked from a server which has imported everything: a start takes a tenth of a second.
+"""Brokers in processes forked from a server that has imported everything, so that a start takes a tenth of the time.
 
 They run the product's own `serve`. A test may pass a preparation that the new process runs first, such as a clock that
-jumps or a note of what is synced; the product has no hook for it.
+jumps or a record of synced bytes; the product has no hook for it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ForkedBroker:
 
     def kill(self) -> None:
         """Send SIGKILL."""
-        with contextlib.suppress(ProcessLookupError):  # the process has ended at this moment
+        with contextlib.suppress(ProcessLookupError):  # the process has just ended
             self.send(signal.SIGKILL)
         self._process.join(STOP_S)
 
@@ -107,7 +107,7 @@ class ForkedBroker:
 
 
 def start_supervised(*arguments: Any) -> ForkedBroker:
-    """Start a broker until it serves, as a supervisor does: a broker that finds no etcd ends and asks for a retry."""
+    """Start a broker again until it serves, as a supervisor does: a broker that finds no etcd exits for a retry."""
     end = time.monotonic() + SUPERVISED_S
     while True:
         try:
@@ -126,6 +126,7 @@ class DidNotStart(AssertionError):
 
 
 def _main(settings: str, log: Path, preparations: Sequence[Preparation], says: Any, go: Any) -> None:
+    """Serve in the forked process: redirect its output to the log, run the preparations, then the broker."""
     go.recv()
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):

@@ -44,6 +44,7 @@ def fold(batches: Iterable[Batch]) -> Tables:
 
 
 def _apply(rows: dict[bytes, tuple[int, Row]], section: TableChanges, sequence: int) -> None:
+    """Apply a section to the rows of its table."""
     if section.kind is ChangeKind.TRUNCATE:
         rows.clear()
     elif section.kind is ChangeKind.SWEEP_END:
@@ -98,6 +99,7 @@ def read_ledger(address: str, business: str = "main", *, holder: str = "ledger")
 
 
 def _increments(address: str, business: str, end: int) -> list[bytes]:
+    """Return the bodies of all batches below an offset; assert that their offsets are dense."""
     bodies: list[bytes] = []
     offset, deadline = 0, time.monotonic() + TIMEOUT_S
     with Subscriber(address, business, "ledger", credit_bytes=CREDIT_BYTES, transient=True) as reader:
@@ -114,6 +116,7 @@ def _increments(address: str, business: str, end: int) -> list[bytes]:
 
 
 def _full_data(snapshots: SnapshotClient, snapshot: broker_pb2.Snapshot) -> Tables:
+    """Return the rows of a snapshot; assert that no key occurs twice."""
     tables: Tables = {}
     for split in snapshot.splits:
         for chunk in snapshots.read_split(snapshot.snapshot_id, split):

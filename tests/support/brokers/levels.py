@@ -1,4 +1,4 @@
-"""Three levels of two broker sets each, a source and two targets: the test kills processes and cuts connections.
+"""Three levels of two broker sets each, a source and two targets; tests kill processes and cut connections.
 
 hq  <- second        core: hq is the home, second mirrors it
 north, south         tandem, each below both core sets
@@ -56,7 +56,7 @@ TABLES = (
     "INSERT INTO items SELECT n, nextval('versions') FROM generate_series(1, 200) n",
     "INSERT INTO marks VALUES ('newest', 0)",
 )
-#: The source writes each version of a row once, so a target inserts it once and removes it once.
+#: The source writes each version of a row once, so a target must insert it once and remove it once.
 AUDIT = (
     "CREATE SCHEMA audit",
     "CREATE TABLE audit.applied (id int, version bigint, put bool, took interval)",
@@ -130,6 +130,7 @@ class BrokerLevels:
         )
 
     def _file(self, client: str) -> Path:
+        """Write the configuration of capture or of a target's process; return its path."""
         path, broker = self.folder / f"{client}.toml", self.settings(client).broker
         further = ", ".join(f'["{one[0]}"]' for one in broker.further)
         path.write_text(
@@ -214,7 +215,7 @@ class BrokerLevels:
         return lambda target: bool(query(self.targets[target], "SELECT number FROM marks")[0][0] >= number)
 
     def level(self) -> None:
-        """Wait until every target has a mark that is written now."""
+        """Write a mark, and wait until every target has it."""
         has = self.mark()
         for target in self.targets:
             eventually(partial(has, target), timeout_s=SURE_S)

@@ -1,4 +1,4 @@
-"""Overlays of real brokers, and one access broker in the test that owns subscriptions and has a port of its own."""
+"""Overlays of real brokers, and one access broker in the test, which owns subscriptions and has its own port."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from venus.rpc.sealed import handlers
 from venus.wire import broker_pb2
 
 T = TypeVar("T")
-#: The name of the overlay, which is that of the broker set.
+#: The name of the overlay and of the broker set.
 NAME = "core"
 
 
@@ -74,7 +74,7 @@ class BrokerOverlay:
         return {address: self.status(address) for address, broker in self.brokers.items() if broker.is_alive}
 
     def is_whole(self, *others: str) -> bool:
-        """Return whether all brokers know exactly the living ones of their top clusters; `others` are members too."""
+        """Whether all brokers know exactly the living members of their top clusters; `others` are members too."""
         found = self.statuses()
         clusters: dict[str, set[str]] = {}
         for address, status in found.items():
@@ -84,9 +84,9 @@ class BrokerOverlay:
         )
 
     def matched_pairs(self) -> dict[str, int]:
-        """Return how many pairs each living broker has compared, once all have reported everything.
+        """Return how many pairs each living broker has compared; wait until all have reported everything.
 
-        A broker describes itself at the end of a cycle, so the second end from now on shows everything until now.
+        A broker reports at the end of a cycle, so its second report from now on includes everything until now.
         """
         seen = [self.statuses()]
 

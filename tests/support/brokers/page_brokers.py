@@ -1,4 +1,4 @@
-"""A broker with a producer and a target, whose page a test opens."""
+"""A broker with a producer and a target; a test opens its page."""
 
 from __future__ import annotations
 

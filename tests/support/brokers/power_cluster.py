@@ -33,7 +33,7 @@ ANSWER_S = 10.0
 
 
 class PowerCluster:
-    """Brokers a, b and c, whose notes record what each disk must keep."""
+    """Brokers a, b and c; a note per broker records which bytes its disk must keep."""
 
     def __init__(self, folder: Path, etcd: EtcdCluster) -> None:
         self.folder, self._etcd, self._name = folder, etcd, etcd.new_name()
@@ -55,6 +55,7 @@ class PowerCluster:
         return start_supervised(chosen, self.folder / f"{name}.log", [note])
 
     def _note(self, name: str) -> Path:
+        """Return the file in which a broker notes what its disk must keep."""
         return self.folder / f"{name}.note"
 
     def cut(self, names: Sequence[str], chance: random.Random, *, everything: bool) -> int:
@@ -78,7 +79,7 @@ class PowerCluster:
         return None
 
     def leader(self) -> str:
-        """Return the leader, as soon as one exists."""
+        """Wait for a leader and return its name."""
 
         def find_leader() -> str:
             found = {name: self.status(name) for name in NAMES if self.brokers[name].is_alive}
@@ -135,13 +136,13 @@ class PhaseWriter:
         self._thread.start()
 
     def wait_past(self, batch_no: int) -> None:
-        """Wait until more was committed."""
+        """Wait until a batch after this one is committed."""
         eventually(lambda: self._error is not None or self.committed > batch_no, timeout_s=HEALED_S)
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """Stop, without an undecided batch."""
+        """Stop, and leave no batch undecided."""
         self._stop.set()
         self._thread.join(HEALED_S)
         assert not self._thread.is_alive()
@@ -153,10 +154,11 @@ class PhaseWriter:
             while not self._stop.is_set():
                 with contextlib.suppress(VenusError):
                     self._session()
-        except BaseException as error:  # raised in the test that waits
+        except BaseException as error:  # the waiting test raises it
             self._error = error
 
     def _session(self) -> None:
+        """Connect, decide what an earlier connection left undecided, and commit batches until the stop."""
         with Producer(self._cluster.reach, BUSINESS, "power", window_bytes_max=8 << 20) as producer:
             ack = producer.connect(0, self.committed, timeout_s=ANSWER_S, owner="power", take_over=True)
             last = max([ack.last_batch, *(half.batch_no for half in ack.undecided)])

@@ -150,7 +150,7 @@ def fill(address: str, first: int, last: int, *, rows: int = 1, business: str = 
 
 
 def take(subscriber: Subscriber, until: int, timeout_s: float = 60.0) -> list[broker_pb2.Increment]:
-    """Return the increments up to offset `until`."""
+    """Take increments up to offset `until`, and return them."""
     taken: list[broker_pb2.Increment] = []
     end = time.monotonic() + timeout_s
     while subscriber.position < until:

@@ -1,4 +1,4 @@
-"""Databases that can be restored from a backup, as a DBA does it, and then lack all later changes."""
+"""Databases that can be restored from a backup as a DBA does it, which loses all later changes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SqliteFile:
 
 
 class PostgresDatabase:
-    """A database, and its backup, which uses it as a template: even the oids of its objects are the same."""
+    """A database, and its backup: a copy made with it as the template, so even the oids of its objects are the same."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -132,7 +132,7 @@ class MariaDatabase:
         """Remove the database."""
         try:
             self.server.drop_database(self.url)
-        except pymysql.Error as error:  # after a test that failed in the middle of a restore
+        except pymysql.Error as error:  # a test may have failed in the middle of a restore
             raise AssertionError(f"{self.name} cannot be removed") from error
 
 

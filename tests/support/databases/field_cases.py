@@ -53,10 +53,10 @@ class FieldSource:
     url: str
     run: Callable[[str], Rows]
     quote: Callable[[str], str]
-    #: Return the tables as (namespace, name), without VENUS's own.
+    #: Returns the tables as (namespace, name), without VENUS's own.
     tables: Callable[[], list[tuple[str, str]]]
     columns: Callable[[str, str], list[str]]
-    #: Converts a value to text; both sides are PostgreSQL if it is None.
+    #: Converts a value to text; None if both sides are PostgreSQL.
     cast: str = ""
 
     def rows(self, namespace: str, name: str) -> list[tuple[str | None, ...]]:

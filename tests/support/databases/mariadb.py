@@ -1,6 +1,6 @@
 """A MariaDB for the tests: one server for each sql_mode and test run, a fresh database for every test.
 
-Its binaries are those of Debian's package mariadb-server. It listens on the loopback interface only, with a data
+Its binaries come from Debian's package mariadb-server. It listens on the loopback interface only, with a data
 directory of its own. Nothing is synced to the disk, because no test cuts the machine's power and each DDL statement
 would cost a sync.
 """
@@ -53,7 +53,7 @@ class MariaServer:
     def connect(self, database: str | None = None, **options: Any) -> pymysql.connections.Connection[Any]:
         """Open a session of the administrator, by default without autocommit.
 
-        It uses no TLS, for which the driver would read the system's certificates each time, which takes 90 ms.
+        The session uses no TLS, because the driver would read the system's certificates each time, in 90 ms.
         """
         options = {"user": "root", "charset": "utf8mb4", "ssl_disabled": True, **options}
         return pymysql.connect(host="127.0.0.1", port=self.port, database=database, **options)
@@ -98,7 +98,7 @@ class MariaServer:
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def kill(self) -> None:
-        """Kill the server, as a crash of its machine would, except that the operating system's buffers are kept."""
+        """Kill the server like a crash of its machine, except that the operating system's buffers are kept."""
         self.process.kill()
         self.process.wait()
 
@@ -150,7 +150,7 @@ def running_mariadb(sql_mode: str = DEFAULT_MODE, *options: str) -> Iterator[Mar
 
 
 def _start(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
-    """Start the server and wait until it answers; use another port if this one was taken in between."""
+    """Start the server and wait until it answers; choose another port if another process has taken this one."""
     for attempt in range(1, _PORTS_MAX + 1):
         running = _launch(server, home, user, sql_mode, options)
         try:

@@ -27,6 +27,7 @@ def _read_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _message(connection: socket.socket) -> tuple[bytes, bytes]:
+    """Read one message of PostgreSQL's protocol; return its type and its bytes."""
     head = _read_exactly(connection, 5)
     return head[:1], head + _read_exactly(connection, struct.unpack("!I", head[1:])[0] - 4)
 
@@ -86,6 +87,7 @@ class Pooler:
             client.sendall(b"N")
 
     def _take_server(self, startup: bytes) -> socket.socket:
+        """Return an idle server connection, or open one with this startup message."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()

@@ -34,7 +34,7 @@ log_min_messages = warning
 #: whether one came in the middle of a test.
 _NO_AUTOVACUUM = "autovacuum = off\n"
 _START_S = 120.0
-#: Sessions that have just been closed, and have not ended yet.
+#: Error while sessions that were just closed have not ended yet.
 _STILL_USED = tenacity.retry_if_exception_type(psycopg2.errors.ObjectInUse)
 
 
@@ -64,9 +64,9 @@ class Server:
 
     @tenacity.retry(retry=_STILL_USED, stop=tenacity.stop_after_delay(60), wait=tenacity.wait_fixed(0.1), reraise=True)
     def execute(self, statement: str) -> None:
-        """Run one statement outside any transaction, as the superuser; again while its database is still used.
+        """Run one statement outside any transaction, as the superuser; repeat it while sessions still use the database.
 
-        PostgreSQL itself waits five seconds for sessions that end.
+        PostgreSQL itself waits five seconds for ending sessions.
         """
         connection = psycopg2.connect(libpq(self.url("postgres")))
         try:
@@ -106,7 +106,7 @@ def libpq(url: str) -> str:
 
 @tenacity.retry(stop=tenacity.stop_after_delay(_START_S), wait=tenacity.wait_fixed(0.5), reraise=True)
 def _start(pg: PostgresServer) -> None:
-    """Start it; on a loaded machine pg_ctl's ten seconds may pass while the server continues to start."""
+    """Start the server; on a loaded machine pg_ctl may give up after ten seconds while the server still starts."""
     pg.start()
 
 

@@ -7,13 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-#: A machine that has not had enough events by then fails the test.
+#: The test fails if too few events have occurred by then.
 RACE_S_MAX = 150.0
 
 
 @dataclass(slots=True)
 class Race:
-    """A race of some seconds; on a slow machine it lasts until every kind of event has occurred often enough."""
+    """A race of some seconds, which on a slow machine lasts until every kind of event has occurred often enough."""
 
     seconds: float
     ended: Counter[str]  # transactions, by outcome

@@ -1,4 +1,4 @@
-"""A source database in memory: the state that survives a crash of capture (`scripted_source.py`)."""
+"""A source database in memory: its state survives a crash of capture (`scripted_source.py`)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ScriptedDatabase:
         self.beats = 0
         #: How often the sizes of the logs were compared with their limits.
         self.limited = 0
-        #: Whether batch numbers and Sequences must continue those of the checkpoint row; not after a restored backup.
+        #: Whether batch numbers and Sequences must continue those of the checkpoint row; False after a restored backup.
         self.strict = True
         #: Reads of this table are refused until its schema is refreshed.
         self.broken_table = 0

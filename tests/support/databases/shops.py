@@ -1,4 +1,4 @@
-"""The two sources of the story tests, each with users: the demo's shop in SQLite, and one in PostgreSQL."""
+"""The two sources of the story tests, each with users: the demo's shop in SQLite, and a shop in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -84,9 +84,11 @@ class SqliteShop:
         build_shop(self.file, **SIZES)
 
     def open_doors(self) -> None:
+        """Start the users."""
         self._workload.start()
 
     def close_doors(self) -> None:
+        """Stop the users."""
         self._workload.stop()
 
     def catalogue(self) -> str:
@@ -95,11 +97,13 @@ class SqliteShop:
         return "\n".join(map(str, rows))
 
     def go_away(self) -> None:
+        """Move the file away, so that VENUS finds no source."""
         self._away.mkdir(exist_ok=True)
         for file in self.file.parent.glob("shop.db*"):
             file.rename(self._away / file.name)
 
     def come_back(self) -> None:
+        """Move the file back."""
         assert not self.file.exists(), "a new, empty source was made"
         for file in self._away.iterdir():
             file.rename(self.file.parent / file.name)
@@ -130,18 +134,21 @@ class PostgresShop:
         return connection
 
     def open_doors(self) -> None:
+        """Start the users."""
         self._stop.clear()
         self._threads = [threading.Thread(target=self._use, args=(n,), daemon=True) for n in range(4)]
         for thread in self._threads:
             thread.start()
 
     def close_doors(self) -> None:
+        """Stop the users; assert that none had an error."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
         assert not self.errors, f"the application was disturbed: {self.errors!r}"
 
     def _use(self, number: int) -> None:
+        """Run random transactions as one user until the stop."""
         draw = random.Random(number)
         try:
             with closing(self._connect()) as connection:
@@ -169,12 +176,14 @@ class PostgresShop:
         return "\n".join(line for line in text.splitlines() if not line.startswith(("\\restrict", "\\unrestrict")))
 
     def go_away(self) -> None:
+        """Rename the database, so that VENUS finds no source."""
         name = self._database()
         self._server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
         self._server.execute(f'ALTER DATABASE "{name}" RENAME TO "{name}_away"')
         self._renamed = True
 
     def come_back(self) -> None:
+        """Give the database its name back."""
         name = self._database()
         self._server.execute(f'ALTER DATABASE "{name}_away" RENAME TO "{name}"')
         self._renamed = False

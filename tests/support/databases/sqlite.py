@@ -17,7 +17,7 @@ from venus.codec.columns import Value
 
 @dataclass(slots=True)
 class Copy:
-    """The rows that a target would have; the source is followed from the first call on."""
+    """The rows that a target would have; the copy follows the source from the first call on."""
 
     source: SqliteSource
     bytes_max: int = BYTES_MAX

@@ -1,4 +1,4 @@
-"""A PostgreSQL with TLS: Debian's, because the embedded one was built without OpenSSL."""
+"""A PostgreSQL with TLS: Debian's, because the embedded PostgreSQL was built without OpenSSL."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ def running_tls_postgres(certificate: Path, key: Path) -> Iterator[int]:
 
 
 def _give_to_server_user(home: Path) -> None:
+    """Make the server's files accessible to its user, if this process runs as root."""
     if os.geteuid() != 0:
         return
     owner = pwd.getpwnam(USER)

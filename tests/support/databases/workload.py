@@ -99,6 +99,7 @@ def _write(url: str, step: Step, rng: random.Random, steps_max: int, stop: threa
 
 
 def _end(connection: psycopg2.extensions.connection, rng: random.Random, counts: Counts) -> None:
+    """Commit, or sometimes roll back; count the outcome."""
     if rng.random() < 0.2:
         connection.rollback()
         counts.ended["rollback"] += 1

@@ -46,7 +46,7 @@ def build(path: Path, end: str) -> None:
 
 
 def flush(engine: Core) -> None:
-    """Write everything to files, as a checkpoint does."""
+    """Flush all data to files, as a checkpoint does."""
     eventually(lambda: engines.status(engine).materialised_offset == engines.status(engine).next_offset)
     with tempfile.TemporaryDirectory(dir=engine.data_dir.parent) as scratch:
         engine.store.checkpoint(Path(scratch) / "copy")
@@ -58,7 +58,7 @@ def read_served(path: Path) -> tuple[str, str]:
     Raises VenusError.
     """
     later = Clock()
-    later.now_s += 60  # a snapshot that is requested now is a new one
+    later.now_s += 60  # a snapshot requested now is a new one
     engine = engines.make(path, later)
     found = engines.status(engine)
     businesses = [
@@ -78,7 +78,7 @@ def read_served(path: Path) -> tuple[str, str]:
 
 
 def digest(found: list[Any]) -> str:
-    """Return a digest of the data."""
+    """Return a digest of the served data."""
     return xxhash.xxh3_128_hexdigest(repr(found).encode())
 
 
@@ -105,7 +105,7 @@ def damage(path: Path, how: str, at: int, bit: int) -> None:
 
 
 def try_damage(words: list[str]) -> None:
-    """Damage a copy and start a broker on it; the exit code tells the result."""
+    """Damage a copy and start a broker on it; exit with the code of the outcome."""
     original, wanted, leased, scratch, name, how, at, bit = words
     copy = Path(tempfile.mkdtemp(dir=scratch))
     shutil.copytree(original, copy / "data", dirs_exist_ok=True)

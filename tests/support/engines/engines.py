@@ -54,7 +54,8 @@ class Disk:
 
     def __init__(self) -> None:
         self.free = 1 << 40
-        #: Whether the materialising thread alone finds no space: the full data lags, everything else continues.
+        #: Whether only the materialising thread finds no space, so that the full data lags and everything else
+        #: continues.
         self.holds_full_data = False
         #: How often each thread has checked the space, by its name.
         self.looks: Counter[str] = Counter()
@@ -87,7 +88,7 @@ class Gate:
 
 
 class Errors:
-    """The errors that the engine reported before it stopped."""
+    """Recorder of the errors that an engine reports before it stops."""
 
     def __init__(self) -> None:
         self.fatal: list[BaseException] = []
@@ -99,7 +100,7 @@ class Errors:
 def make(
     path: Path, clock: Clock | None = None, errors: Callable[[BaseException], None] | None = None, **options: Any
 ) -> Core:
-    """Start an engine with small limits; `on_write`, `watermark`, `shared`, `free_bytes` are hooks, others settings."""
+    """Start an engine with small limits. `on_write`, `watermark`, `shared`, `free_bytes` are hooks, others settings."""
     on_write: Callable[[str], None] | None = options.pop("on_write", None)
     watermark: Callable[[Business], int] | None = options.pop("watermark", None)
     shared: SharedLog = options.pop("shared", None) or StandaloneLog(watermark)
@@ -121,7 +122,7 @@ def make(
 
 
 def make_full_data_from_start(path: Path, *, met_before: bool) -> None:
-    """Let the next engine here rebuild the full data of its first business; `met_before`: it knows these rows."""
+    """Let the next engine here rebuild the full data of its first business; with `met_before` it knows the rows."""
     store = Store(path / "db")
     key = keys.materialised_key(1)
     reached = decode_materialised_position(store.get(keys.STATE, key))
@@ -135,7 +136,7 @@ def make_full_data_from_start(path: Path, *, met_before: bool) -> None:
 
 
 def begin_fill(engine: Core) -> None:
-    """Report that the producer reads its tables, and write even few rows to files, until the end of the process."""
+    """Report that the producer reads its tables; until the process ends, write even few rows directly to files."""
     step.FILES_BYTES_MIN, materialiser.FILL_LINGER_S = 1, 0.005
     engine.producers.record_fill(BUSINESS, is_filling=True)
 
@@ -146,7 +147,7 @@ def has_files(engine: Core) -> bool:
 
 
 def rows(first: int, count: int, payload: bytes = b"x") -> list[tuple[bytes, bytes | None]]:
-    """Return `count` changes of different keys."""
+    """Return `count` rows with consecutive keys from `first`."""
     return [(b"%08d" % (first + i), payload) for i in range(count)]
 
 
@@ -162,7 +163,7 @@ def body(
     markers: Sequence[tuple[int, int]] = (),
     described: bool = True,
 ) -> bytes:
-    """Return a BatchBody: markers (kind, sweep_before) first, then the changes; `described`: with their columns."""
+    """Return a BatchBody: markers (kind, sweep_before), then the changes; with `described`, the table's columns too."""
     message = change_pb2.BatchBody(
         batch_no=batch_no,
         first_sequence=first,
@@ -257,7 +258,7 @@ def rows_of(chunk: Chunk) -> dict[bytes, bytes]:
 
 
 def full_data(engine: Core, table_id: int = 1, business: str = BUSINESS) -> dict[bytes, bytes]:
-    """Return the rows that a loader would load now."""
+    """Open a snapshot and return the rows that a loader would load."""
     snapshot = engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=business, table_ids=[table_id], splits=3))
     found: dict[bytes, bytes] = {}
     try:
@@ -270,7 +271,7 @@ def full_data(engine: Core, table_id: int = 1, business: str = BUSINESS) -> dict
 
 
 def apply(found: dict[bytes, bytes], increment: broker_pb2.Increment) -> int:
-    """Apply an increment to rows; return how many deletions met no row."""
+    """Apply an increment to rows; return the number of deletions without a row."""
     missing = 0
     for table in change_pb2.BatchBody.FromString(increment.body).tables:
         ids = PackedBytes.from_wire(table.record_ids, table.record_id_sizes).split()

@@ -1,4 +1,4 @@
-"""Random histories of one queue: the broker is half_messages.py itself; source, producers and network are models."""
+"""Random histories of one queue: the broker is the product's half_messages.py, all other parts are models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALM_STEPS = 1500
 
 
 class ProcessDeath(Exception):
-    """A producer process ends."""
+    """Ends a producer process."""
 
 
 class Network(Enum):
@@ -42,6 +42,8 @@ class Source:
 
 @dataclass
 class Batch:
+    """A batch that the producer ships: its number, its first and last row, its digest."""
+
     no: int
     first: int
     last: int
@@ -61,6 +63,7 @@ class Producer:
         self._introduce()
 
     def _introduce(self) -> None:
+        """Begin a life of the process: without pending decisions and frames."""
         self.steps = self._life()
         self.pending: list[tuple[int, int, Verdict]] = []
         self.through = 0
@@ -70,6 +73,7 @@ class Producer:
         self.incoming.clear()
 
     def act(self) -> None:
+        """Handle arrived frames, then take the next step."""
         while self.incoming and (self.world.calm or self.world.random.random() < 0.6):
             self._hear(self.incoming.popleft())
         try:
@@ -78,6 +82,7 @@ class Producer:
             self.dead = True
 
     def _life(self) -> Any:
+        """Run the process: Init, decisions about undecided half messages, then one cut after the other."""
         source, broker = self.world.source, self.world.broker
         answer = broker.init(f"p{self.number}", source.epoch, source.last_batch)
         yield
@@ -104,12 +109,14 @@ class Producer:
             yield from self._cut()
 
     def _settle(self, batch_no: int, digest: int, verdict: Verdict) -> Any:
+        """Send a decision until it is answered."""
         self.pending.append((batch_no, digest, verdict))
         while self.pending:
             self._send(("decide", *self.pending[0]))
             yield
 
     def _cut(self) -> Any:
+        """Read a cut, ship its half messages, and commit or roll back the local transaction."""
         source, rng = self.world.source, self.world.random
         while source.consumed >= source.rows:
             self._repeat()
@@ -145,6 +152,7 @@ class Producer:
         yield
 
     def _roll_back(self) -> Any:
+        """Roll back the half messages of the current cut."""
         begin, self.cut = self.cut[0], []
         self.pending.append((begin.no, begin.digest, Verdict.ROLLBACK))
         while any(verdict is Verdict.ROLLBACK for _, _, verdict in self.pending):
@@ -157,10 +165,12 @@ class Producer:
         self.through = min(self.through, begin.no - 1)
 
     def _repeat(self) -> None:
+        """Send every unanswered decision again."""
         for decision in self.pending:
             self._send(("decide", *decision))
 
     def _send(self, frame: tuple[Any, ...]) -> None:
+        """Send a frame, unless the same frame is still on its way."""
         if (self.epoch, *frame) not in self.outgoing:
             self.outgoing.append((self.epoch, *frame))
 
@@ -173,6 +183,7 @@ class Producer:
         raise ProcessDeath
 
     def _hear(self, frame: tuple[Any, ...]) -> None:
+        """Handle a frame of the broker."""
         match frame:
             case ("through", through):
                 self.through = max(self.through, through)
@@ -205,6 +216,7 @@ class Broker:
     def init(
         self, producer: str, source_epoch: int, source_last_batch: int
     ) -> tuple[int, list[HalfMessage], int] | None:
+        """Admit a producer in a new epoch; None if it is diverged."""
         try:
             half_messages.check_producer(self.state, source_last_batch)
         except VenusError:
@@ -216,6 +228,7 @@ class Broker:
         return self.state.epoch, list(self.state.halves), self.state.last_batch
 
     def take(self, frame: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Handle a frame of a producer; return the answer."""
         try:
             match frame:
                 case (epoch, "half", batch_no, digest, first, last):
@@ -250,6 +263,8 @@ class Broker:
 
 
 class World:
+    """One history: source, broker, producers, network."""
+
     def __init__(self, seed: int, network: Network, *, source_fences: bool = True) -> None:
         self.random = random.Random(seed)
         self.network = network
@@ -271,6 +286,7 @@ class World:
                 return
 
     def verdict(self) -> str:
+        """Return the outcome: exact, doubled, lost, stuck or out of order."""
         queue, rows = self.broker.queue, self.source.rows
         if len(set(queue)) != len(queue):
             return "doubled"
@@ -281,9 +297,11 @@ class World:
         return "exact" if queue == sorted(queue) else "out of order"
 
     def _is_quiet(self) -> bool:
+        """Return whether the broker has every row of the source, and nothing is undecided."""
         return self.source.consumed == self.source.rows == len(self.broker.queue) and not self.broker.state.halves
 
     def _living_producers(self) -> list[Producer]:
+        """Return the producers that live; start one if there is none."""
         live = [p for p in self.producers if not p.dead]
         if not live:
             live = [Producer(self, len(self.producers))]
@@ -308,7 +326,7 @@ class World:
             self.producers.append(Producer(self, len(self.producers)))  # the older producers become zombies
 
     def _calm_step(self) -> None:
-        """Let the newest producer work; its zombies and late frames still interfere."""
+        """Let the newest producer work; zombies of older ones and late frames still interfere."""
         live = self._living_producers()
         for producer in live[:-1]:
             producer.act()
@@ -325,6 +343,7 @@ class World:
             producer.dead = producer.dead or self.random.random() < 0.7  # the others reconnect late, and are fenced
 
     def _deliver(self, producer: Producer) -> None:
+        """Deliver a frame of a producer; the network may delay, repeat or lose it."""
         frames, rng = producer.outgoing, self.random
         if self.late and rng.random() < 0.2:
             self._take(*self.late.pop(rng.randrange(len(self.late))))
@@ -342,11 +361,13 @@ class World:
         self._take(producer, frame)
 
     def _take(self, producer: Producer, frame: tuple[Any, ...]) -> None:
+        """Let the broker take a frame, whose answer may be lost."""
         answer = self.broker.take(frame)
         if self.random.random() < 0.9 or self.calm:
             producer.incoming.append(answer)
 
     def _review(self) -> None:
+        """Ask the current producer for the outcome of the oldest half message."""
         live = [p for p in self.producers if not p.dead and p.epoch == self.broker.state.epoch]
         if live and self.broker.state.halves:
             oldest = self.broker.state.halves[0]

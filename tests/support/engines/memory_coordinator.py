@@ -34,7 +34,7 @@ class MemoryCluster:
     version: int = 0
     leases: dict[str, _Lease] = field(default_factory=dict)
     leaderships: dict[str, Leadership] = field(default_factory=dict)
-    #: The last term of each business that was forgotten.
+    #: The last term of each forgotten business.
     forgotten: dict[str, int] = field(default_factory=dict)
     draining: set[str] = field(default_factory=set)
     #: The newest write of each store.
@@ -176,11 +176,12 @@ class MemoryCoordinator:
             return True
 
     def last_forgotten_term(self, business: str) -> int:
-        """Return the last term of a business of this name that was forgotten; 0 = none was."""
+        """Return the last term of a forgotten business of this name; 0 = none was forgotten."""
         with self._begin_call() as cluster:
             return cluster.forgotten.get(business, 0)
 
     def _store(self, leadership: Leadership, version: int) -> Leadership | None:
+        """Replace the record of this version (0 = none yet); return the stored one, or None if it has changed."""
         with self._begin_call() as cluster:
             found = cluster.leaderships.get(leadership.business)
             if (found.version if found is not None else 0) != version:
@@ -215,11 +216,13 @@ class MemoryCoordinator:
             self._watchers.clear()
 
     def _check_owner(self, cluster: MemoryCluster) -> None:
+        """Raise Fenced if another process has this broker's lease."""
         found = cluster.living_leases().get(self._registered)
         if found is not None and found.holder is not self:
             raise replaced_error(self._registered)
 
     def _own_lease(self, cluster: MemoryCluster) -> _Lease | None:
+        """Return this broker's lease, or None if it has ended or another process has it."""
         found = cluster.living_leases().get(self._registered)
         return found if found is not None and found.holder is self else None
 
@@ -232,6 +235,7 @@ class MemoryCoordinator:
             yield self._cluster
 
     def _end_write(self, cluster: MemoryCluster) -> None:
+        """End a write; its answer is lost if a test has asked for that."""
         cluster.notify()
         if self.loses_answer:
             self.loses_answer = False

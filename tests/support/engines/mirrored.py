@@ -19,7 +19,7 @@ def business_of(engine: Core, name: str = BUSINESS) -> Business:
 
 
 def begin(home: Core, mirror: Core, /, **more: object) -> tuple[Business, int, broker_pb2.Snapshot]:
-    """Begin the home's full data at the mirror."""
+    """Open a snapshot of the home's full data, and begin a fill from it at the mirror."""
     snapshot = home.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=3))
     said = mirror_pb2.MirrorBegin(
         set=SET,

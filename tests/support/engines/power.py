@@ -1,8 +1,8 @@
-"""A broker's engine whose power can be cut: after each fsync it is known what the disk must keep.
+"""A broker's engine whose power can be cut: each fsync records what the disk must keep.
 
-The engine runs in a process of its own. Each time the store's write-ahead log has been synced, the sizes of the logs
-before the sync are noted; a power cut may remove bytes beyond these, but none before. RocksDB itself syncs tables and
-the manifest before it relies on them, so they stay.
+The engine runs in a process of its own. Each sync of the store's write-ahead log notes the sizes that the logs had
+before it; a power cut may remove bytes beyond these, but none before. RocksDB itself syncs tables and the manifest
+before it relies on them, so they stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAYLOAD_BYTES = 700
 
 
 def log_sizes(folder: Path) -> dict[str, int]:
-    """Return the size of each write-ahead log. RocksDB may remove one meanwhile."""
+    """Return the size of each write-ahead log; RocksDB may remove one at any time."""
     sizes = {}
     for file in folder.glob("*.log"):
         with suppress(FileNotFoundError):
@@ -37,9 +37,9 @@ def log_sizes(folder: Path) -> dict[str, int]:
 
 
 def note_what_is_synced(note: Path, *, gone_at: int = 0) -> None:
-    """Let this process's store note after each fsync what is on disk, before anything relies on it.
+    """Let this process's store note after each fsync which bytes are on disk, before anything relies on them.
 
-    At fsync number `gone_at` the power is cut: the data written until then is not synced.
+    At fsync number `gone_at` the power is cut, so that the fsync does not happen.
     """
     sync, bear_witness = rocks.Store._sync, Witness.write_note
     sizes: dict[str, int] = {}

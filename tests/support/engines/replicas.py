@@ -1,7 +1,7 @@
 """Clusters of broker cores in one process: real stores, a network and a coordinator in memory, real time.
 
-A node that is killed writes nothing any more and closes nothing politely. Its lease ends at once: those of the others
-last long, so that no node loses its own because it waits for the machine.
+A killed node writes nothing more and closes nothing cleanly. Its lease ends at once. The leases of the others last
+long, so that no node loses its lease because the machine is busy.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Node:
         return answer.get(timeout=engines.WAIT_S)
 
     def leads(self, business: str = engines.BUSINESS) -> bool:
-        """Return whether it can accept writes."""
+        """Return whether this node leads the business and can accept writes."""
         standing = self._shared.standing(business)
         started = (
             business in self.host.replicas and self.core.catalogue.find(business).log.terms.newest == standing.term
@@ -223,7 +223,7 @@ class Node:
         self.core.stop()
 
     def stop(self) -> None:
-        """Stop it cleanly, without a hand-over."""
+        """Stop the node cleanly, without a hand-over."""
         if not self.killed:
             self.coordination.stop()
             self._inbox.put(None)
@@ -251,7 +251,7 @@ class Cluster:
         self.net, self.rebalance = Net(), rebalance
         #: Called with the installing node and the number of pieces it has received.
         self.piece_came: Callable[[Node, int], None] = lambda _node, _n: None
-        #: The copies that were begun, and how many records of each were there already.
+        #: The copies that were begun, and the number of records that each already had.
         self.copied: list[tuple[str, int]] = []
         self.memory = MemoryCluster(clock=time.monotonic)
         minimum = len(names) // 2 + 1 if policy is Policy.CONSISTENCY else 1
@@ -280,7 +280,7 @@ class Cluster:
         return self.leader(business)
 
     def leader(self, business: str = engines.BUSINESS) -> Node:
-        """Return the node that accepts writes, as soon as one does."""
+        """Wait for the node that accepts writes, and return it."""
         eventually(lambda: any(node.leads(business) for node in self.nodes.values()))
         return next(node for node in self.nodes.values() if node.leads(business))
 

@@ -1,6 +1,6 @@
 """The broker's side of the half-message protocol in memory, for tests of the upper adapter.
 
-The rules are those of docs/explanation/protocol.md. `ScriptedProducer` is one stream. Messages queued in a broken
+The broker follows docs/explanation/protocol.md. `ScriptedProducer` is one stream. Messages queued in a broken
 stream may be lost (`.lost` steps), or may have arrived without an answer (`.after` steps).
 """
 
@@ -172,12 +172,14 @@ class ScriptedProducer:
     # -- failures --------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        """Raise the error that broke the stream, or Fenced if the broker has a newer epoch."""
         if self.broken is not None:
             raise self.broken
         if self.epoch and self.epoch != self.broker.epoch:
             raise Fenced(f"epoch {self.broker.epoch} is at the broker")
 
     def _step(self, name: str) -> None:
+        """Count a step of the script, which may break the stream."""
         self._check()
         try:
             self.script.step(f"broker.{name}")
@@ -186,6 +188,7 @@ class ScriptedProducer:
             raise
 
     def _loses(self, name: str) -> bool:
+        """Return whether the script loses a message at this step, which breaks the stream."""
         if self.script.loses(f"broker.{name}.lost"):
             self.broken = Unavailable("the stream broke")
             return True

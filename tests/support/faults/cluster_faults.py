@@ -1,7 +1,7 @@
-"""Faults of a cluster of brokers: each does damage while writers work, and leaves a state that can heal.
+"""Faults of a cluster of brokers: each causes damage while writers work, and leaves a state that can heal.
 
-A fault takes all random choices from the run's own generator, so that a run can be repeated. `Wait.long` is the longest
-duration of a partition or an outage: short in the usual suite, beyond every time limit in the long one.
+A fault takes all random choices from the run's own generator, so that a run can be repeated. `FaultDurations.long` is
+the longest duration of a partition or an outage: short in the usual suite, beyond every time limit in the long one.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def restart_replica(cluster: FaultCluster, rng: random.Random, _: FaultDurations
 
 
 def jump_clock(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Let the clocks of some brokers jump, by seconds or by years; sometimes kill the leader meanwhile."""
+    """Let the clocks of some brokers jump by seconds or years; sometimes kill the leader at the same time."""
     for name in rng.sample(NAMES, rng.randint(1, 3)):
         cluster.clocks[name].jump(rng.choice((-1, 1)) * 10 ** rng.uniform(0, 8))
     time.sleep(1.0)
@@ -152,10 +152,12 @@ def jump_clock(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> 
 
 
 def _links_between(some: str, others: str) -> list[Link]:
+    """Return the links between two groups of brokers, in both directions."""
     return [link for a in some for b in others if a != b for link in ((a, b), (b, a))]
 
 
 def _cut(cluster: FaultCluster, rng: random.Random, wait: FaultDurations, links: list[Link]) -> None:
+    """Cut these links for a random time, then heal them."""
     cluster.links.cut(links)
     time.sleep(rng.uniform(1.0, wait.long_s))
     cluster.links.heal(reset=rng.random() < 0.5)
@@ -174,15 +176,15 @@ def cut_one_way(cluster: FaultCluster, rng: random.Random, wait: FaultDurations)
 
 
 def cut_ring(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
-    """Let each broker be heard by only one of the two others."""
+    """Let the messages of each broker reach only one of the two others."""
     a, b, c = rng.sample(NAMES, 3)
     _cut(cluster, rng, wait, [(a, b), (b, c), (c, a)])
 
 
 def disturb_lines(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
-    """Let connections between brokers delay, lose and end their traffic until another broker leads.
+    """Let connections between brokers delay, lose and reset traffic until another broker leads.
 
-    The former leader returns only then: the others must have every acknowledged batch.
+    The former leader returns only then, so the others must have every acknowledged batch.
     """
     poor = partial(PoorLine, rng, delay_s=0.1, jitter_s=0.1, loss=0.05, resets=0.002)
     lines = {link: poor() for link in _links_between(NAMES, NAMES)}
@@ -200,6 +202,7 @@ def disturb_lines(cluster: FaultCluster, rng: random.Random, wait: FaultDuration
 
 
 def _etcd_silent(cluster: FaultCluster, name: str, *, silent: bool) -> None:
+    """Silence a broker's connections to etcd, or resume them."""
     for proxy in cluster.to_etcd[name]:
         if silent:
             proxy.silence()
@@ -273,6 +276,7 @@ def _flip_in(cluster: FaultCluster, rng: random.Random, pattern: str) -> None:
 
 
 def _flip(file: Path, rng: random.Random) -> None:
+    """Flip a random bit of a file."""
     content = bytearray(file.read_bytes())
     content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
     file.write_bytes(content)
@@ -315,7 +319,7 @@ def stop_etcd(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -
     cluster.etcd.wait()
 
 
-#: All faults: a run takes the one at its number; the usual suite runs the first ten.
+#: All faults: run number n takes fault n; the usual suite runs the first ten.
 FAULTS: tuple[Fault, ...] = (
     kill_leader,
     cut_one_way,

@@ -51,7 +51,7 @@ LEASE_S = 2.0
 #: Longest time until everything has recovered after a fault, on a busy machine.
 HEALED_S = 120.0
 _TABLES = "CREATE TABLE item (id integer PRIMARY KEY, v text)"
-#: Log of the target: a row that arrives twice is there twice, because the source writes each value once.
+#: Log of the target: the source writes each value once, so a row that arrives twice is in it twice.
 _WITNESS = """
 CREATE TABLE written (id integer, v text);
 CREATE FUNCTION note_written() RETURNS trigger LANGUAGE plpgsql AS
@@ -84,6 +84,8 @@ class AcknowledgedBatches:
 
 
 class _WatchedClient:
+    """A producer's client that records sent half messages and acknowledged batches."""
+
     def __init__(self, inner: IngestClient, noted: AcknowledgedBatches) -> None:
         self._inner, self._noted = inner, noted
 
@@ -195,11 +197,11 @@ class FaultCluster:
                 self.start(name)
 
     def watch_damaged(self, name: str) -> None:
-        """Read all data of a broker with a damaged file: it must find the damage and end itself, or be unharmed."""
+        """Read all data of a broker with a damaged file: it must find the damage and exit, or serve correct data."""
         self._damaged = name
 
     def replace_damaged(self) -> None:
-        """Give a broker that has ended because of its damaged store an empty disk, as an operator does."""
+        """Give an empty disk to a broker that exited because of its damaged store, as an operator does."""
         name, self._damaged = self._damaged, ""
         if not name or self._is_unharmed(name):
             return
@@ -210,6 +212,7 @@ class FaultCluster:
         self.start(name)
 
     def _is_unharmed(self, name: str) -> bool:
+        """Return whether a broker serves all of its data correctly; False if it exits instead."""
         broker = self.brokers[name]
         end = time.monotonic() + HEALED_S
         while broker.is_alive:
@@ -223,7 +226,7 @@ class FaultCluster:
         return False
 
     def leader(self) -> str:
-        """Return the name of the leader, as soon as one broker reports to lead."""
+        """Wait until a broker reports that it leads, and return its name."""
         found: list[str] = []
 
         def has_leader() -> bool:
@@ -256,7 +259,7 @@ class FaultCluster:
         ]
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = HEALED_S) -> None:
-        """Wait for a condition; raise an error of a loop meanwhile."""
+        """Wait for a condition; raise the error of a loop that fails before."""
 
         def check() -> object:
             for loop in self._loops:
@@ -286,6 +289,7 @@ class FaultCluster:
         self.until(self._has_caught_up, "the replicas and the target to have everything")
 
     def _is_captured(self) -> bool:
+        """Return whether the source's log is empty."""
         with contextlib.closing(open_source(self.settings)) as opened:
             return not sum(rows for rows, _ in opened.capture.read_backlog().values())
 
@@ -301,10 +305,11 @@ class FaultCluster:
         return {leaders[0]: found[leaders[0]], **found}
 
     def is_in_sync(self) -> bool:
-        """Return whether every broker is there and in sync."""
+        """Return whether every broker is running and in sync."""
         return bool(self._standing())
 
     def _has_caught_up(self) -> bool:
+        """Return whether all replicas and the target have everything, and nothing is undecided."""
         found = self._standing()
         if not found:
             return False

@@ -1,4 +1,4 @@
-"""A proxy for any gRPC call: it flips single bits of messages, never of HTTP/2's own bytes."""
+"""A proxy for any gRPC call that flips single bits of messages, never of HTTP/2's own bytes."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class GrpcProxy(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(lambda requests, context: self._pass(method, requests, context))
 
     def _pass(self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Forward one call in both directions."""
         call: Any = self._channel.stream_stream(method)
         answers = call(self._pass_through(method, Direction.UP, requests))
         context.add_callback(answers.cancel)
@@ -45,6 +46,7 @@ class GrpcProxy(grpc.GenericRpcHandler):
             context.abort(error.code(), error.details() or "")
 
     def _pass_through(self, method: str, way: Direction, messages: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the messages of one direction; the first one may be damaged."""
         for number, message in enumerate(messages):
             if number == 0 and method.endswith(self._method) and way is self._way and self._method:
                 yield self._damage_message(message)

@@ -25,7 +25,7 @@ from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.targets.relational.session import Params
 from venus.adapters.targets.sqlite.session import SqliteSession
 
-#: A statement of a DDL step, including that of its intent.
+#: Pattern of the statements of a DDL step, including the record of its intent.
 DDL = ("CREATE TABLE", "ALTER TABLE", "DROP TABLE", "INSERT INTO venus_intent", "DELETE FROM VENUS_INTENT")
 
 SessionKind = type[MysqlSession] | type[OracleTargetSession] | type[SqliteSession]

@@ -47,7 +47,7 @@ def run(broker: str, url: str, keyed: int, mode: str, goal: int) -> None:
         full_sync(settings, "a")
         return
     if mode == "first":
-        asked = iter(range(60))  # without a kill it ends when no change has arrived for a while
+        asked = iter(range(60))  # without a kill the run ends when no change has arrived for a while
         full_sync(settings, "a", fill_end=lambda: os._exit(0) if next(asked, None) is None else None)
         return
     stop = threading.Event()

@@ -1,7 +1,7 @@
 """The network between brokers and their clients: TCP relays whose links can be cut in one direction.
 
-A relay is in front of each broker, at the address that the cluster knows. The caller of a connection is known from the
-process that owns its other end, so both ends of a link have names. Bytes on a cut link wait, because TCP resends
+A relay is in front of each broker, at the address that the cluster knows. The process that owns the other end of a
+connection identifies the caller, so both ends of a link have names. Bytes on a cut link wait, because TCP resends
 dropped packets in a real network; a new connection over a cut link waits too.
 """
 
@@ -29,9 +29,9 @@ Link = tuple[str, str]
 
 @dataclass(slots=True)
 class PoorLine:
-    """Effects of a bad network on TCP: each piece is delayed, waits for a lost one, or ends its connection.
+    """Effects of a bad network on TCP: a piece is delayed, waits for a lost piece, or ends its connection.
 
-    A lost packet appears above TCP as a pause in which nothing behind it arrives; it is simulated as such a pause.
+    Above TCP a lost packet is a pause in which no later byte arrives; it is simulated as such a pause.
     """
 
     rng: random.Random
@@ -79,7 +79,7 @@ class Links:
             self._changed.notify_all()
 
     def heal(self, *, reset: bool = False) -> None:
-        """Open all links; `reset` ends each connection, as a host does that was away for too long."""
+        """Open all links; `reset` ends each connection, like a host that was away for too long."""
         self.cut(())
         if reset:
             for relay in self.relays.values():
@@ -108,6 +108,7 @@ class Links:
         return name
 
     def _owner(self, port: int) -> str:
+        """Return the name of the process that has this local port, or the client's name."""
         for name, pid in list(self._pids().items()):
             with contextlib.suppress(psutil.Error):
                 found = psutil.Process(pid).net_connections("tcp")  # gRPC uses IPv4 over an IPv6 socket
@@ -116,7 +117,7 @@ class Links:
         return CLIENT
 
     def wait_open(self, *links: Link) -> None:
-        """Wait until the link is open."""
+        """Wait until all of these links are open."""
         with self._changed:
             self._changed.wait_for(lambda: self._cut.isdisjoint(links))
 
@@ -174,6 +175,7 @@ class Relay:
             threading.Thread(target=self._serve, args=(client, port), daemon=True).start()
 
     def _serve(self, client: socket.socket, port: int) -> None:
+        """Connect a client to the broker once the link is open, and forward both directions."""
         caller = self._links.caller(port)
         up, down = (caller, self._name), (self._name, caller)
         self._links.wait_open(up, down)
@@ -198,6 +200,7 @@ class Relay:
             end.close()
 
     def _pump(self, source: socket.socket, sink: socket.socket, link: Link) -> None:
+        """Forward the bytes of one direction, as the link lets them through."""
         for data in receive(source):
             self._links.wait_open(link)
             took_s = self._links.transit_s(link)
@@ -215,6 +218,7 @@ class Relay:
 
 
 def _abort(end: socket.socket) -> None:
+    """Close a connection with a reset."""
     with contextlib.suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         end.shutdown(socket.SHUT_RDWR)

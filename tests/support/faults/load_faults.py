@@ -48,6 +48,8 @@ def load_faulty(faulty: FaultyTask) -> SplitResult:
 
 
 def _ways(faulty: FaultyTask) -> dict[str, Callable[[], None]]:
+    """Return the function that causes each fault, by the name of the fault."""
+
     def fail() -> None:
         raise RuntimeError("planned")
 
@@ -55,7 +57,7 @@ def _ways(faulty: FaultyTask) -> dict[str, Callable[[], None]]:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def wait() -> None:
-        """Wait until the rival attempt has started and waits for this one's manifest row."""
+        """Wait until the rival attempt has started and waits for this attempt's manifest row."""
         time.sleep(2)
 
     def wait_and_die() -> None:
@@ -95,7 +97,7 @@ class FaultyRunner:
         self.results: list[SplitResult] = []
 
     def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[Any]:
-        """Run the splits; both attempts of a split report."""
+        """Run the splits; each attempt of a split yields a result."""
         assert function is load_split
         faults = dict(zip((task.split_no for task in tasks), self._faults, strict=False))
         faulty = [FaultyTask(task=t, fault=faults.get(t.split_no, ""), folder=str(self._folder)) for t in tasks]

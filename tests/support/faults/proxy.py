@@ -62,7 +62,7 @@ class Proxy:
         self._flowing.set()
 
     def flip_at(self, way: Direction, position: int) -> None:
-        """Flip one bit of the byte after `position` further ones."""
+        """Flip one bit of the byte that follows `position` more bytes."""
         self._damage[way] = position
 
     def flip_in(self, way: Direction, pattern: bytes) -> None:
@@ -122,6 +122,7 @@ class Proxy:
             self._spawn(self._pump, broker, client, Direction.DOWN)
 
     def _pump(self, source: socket.socket, sink: socket.socket, way: Direction) -> None:
+        """Forward one direction of a connection, with the faults that are switched on."""
         for data in receive(source):
             if self.delay_s:
                 time.sleep(self.delay_s)

@@ -1,7 +1,6 @@
 """Faults in a Spark worker within a micro-batch; each happens once.
 
-They happen to `format("venus")` while it passes rows to Spark, and to `venus sync --engine spark` while its tasks stage
-rows.
+They hit `format("venus")` while it passes rows to Spark, and `venus sync --engine spark` while its tasks stage rows.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def next_of(faults: Sequence[str], folder: Path, place: str) -> str:
 
 
 def happen(fault: str) -> None:
-    """Cause a fault; nothing in this process or its executor is cleaned up."""
+    """Cause a fault, without a clean-up in this process or its executor."""
     if fault == "exception":
         raise RuntimeError("planned")
     if fault == "worker killed":

@@ -1,4 +1,4 @@
-"""Every change of a statement for the stand-in (MariaDB in Oracle mode): the complete difference from an Oracle.
+"""Every change of a statement for the stand-in (MariaDB in Oracle mode): all differences from an Oracle.
 
 One table adapts source and target. A matching pattern changes the text; the others leave it unchanged.
 """
@@ -16,6 +16,7 @@ _MOMENT = "%Y-%m-%d %H:%i:%s"
 
 
 def _ddl_trigger_insert(trigger: str) -> str:
+    """Return a statement that stores the text of the DDL trigger, because MariaDB cannot create it."""
     text = f"CONVERT(X'{trigger.encode().hex()}' USING utf8mb4)"
     return f"REPLACE INTO {DICTIONARY}.DDL_TRIGGERS VALUES ('VENUS_DDL_TRG', {text})"
 
@@ -85,10 +86,10 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^ALTER SEQUENCE VENUS_SEQ NOORDER$", f"DELETE FROM {DICTIONARY}.ORDERED"),
     (r"  LOCK TABLE \w+ IN EXCLUSIVE MODE NOWAIT;\n", ""),
     (r"\bIF USER <> ", f"IF '{SCHEMA}' <> "),
-    # the views of blocking sessions are one table, which exists only where a test creates it
+    # one table replaces the views of blocking sessions; it exists only where a test creates it
     (r"(?s)^CREATE OR REPLACE TRIGGER VENUS_DDL_TRG.*", lambda made: _ddl_trigger_insert(made[0])),
     (r"^DROP TRIGGER (VENUS_DDL_TRG)$", rf"DELETE FROM {DICTIONARY}.DDL_TRIGGERS WHERE NAME = '\1'"),
-    # the views of who blocks are one made by hand, and there only where a test makes it
+    # a handmade table replaces the views of blocking sessions at a target; only some tests make it
     (r"(?s)^SELECT O\.OBJECT_NAME, MAX\(ROUND.*GV\$LOCKED_OBJECT.*", f"SELECT NAME, AGE FROM {DICTIONARY}.BLOCKERS"),
     (
         r"(?s)^SELECT L\.SESSION_ID, .*GV\$LOCKED_OBJECT.*",

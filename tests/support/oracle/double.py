@@ -11,11 +11,12 @@ https://python-oracledb.readthedocs.io/en/latest/ :
   with var(DB_TYPE_LONG) and var(DB_TYPE_LONG_RAW) as str and bytes, up to 1 GB.
 - api_manual/lob.html, LOB.read(offset, amount), LOB.size(), LOB.getchunksize(): offsets begin at 1; they are bytes of a
   BLOB and UCS-2 code points of a CLOB; "the offset and amount will have to be chosen carefully to avoid splitting a
-  character". What comes of a split is not said: the double gives either a decoding error or U+FFFD (`replaces`).
+  character". The documentation does not say what a split returns: the double gives either a decoding error or U+FFFD
+  (`replaces`).
 - api_manual/cursor.html, Cursor.var(DB_TYPE_CLOB): a variable of a LOB type gives locators, whatever
   api_manual/defaults.html, Defaults.fetch_lobs, says.
-- user_guide/lob_data.html: a NULL is None, an empty LOB a locator of size 0. As DB_TYPE_LONG an empty one is taken for
-  None here: nothing says that it is not.
+- user_guide/lob_data.html: a NULL is None, an empty LOB a locator of size 0. As DB_TYPE_LONG an empty LOB is None here:
+the documentation does not exclude that.
 - user_guide/exception_handling.html: an exception's args[0] has code, full_code ("ORA-01555", "DPY-4011"), message,
   isrecoverable; messages end with a line that names a help page.
 - api_manual/cursor.html: Cursor.rowcount, arraysize, executemany with a sequence of sequences or mappings.
@@ -61,7 +62,7 @@ class Lob:
 
     content: str | bytes
     replaces: bool = False
-    error: Error | None = None  # error of the read after the first piece: its row was deleted meanwhile
+    error: Error | None = None  # error of the second read: the row was deleted after the first piece
     read_at: list[tuple[int, int]] = field(default_factory=list)
 
     def _units(self) -> bytes:
@@ -216,6 +217,7 @@ class Cursor:
 
 
 def _fetch(kind: Any, stored: Any) -> Any:
+    """Return a stored value as the driver fetches it into a variable of this type."""
     if stored is None:
         return None
     if kind == NUMBER:

@@ -1,4 +1,4 @@
-"""The stand-in as a driver module, so that the commands find it by a URL, as they would find cx_Oracle.
+"""The stand-in as a driver module, which commands find by a URL, as they would find cx_Oracle.
 
 `driver_folder` writes a module `cx_Oracle` for the path of a test's processes. It has what SQLAlchemy's dialect and
 VENUS use of cx_Oracle: makedsn(), connect(), Error and the types (cx_Oracle's documentation, "Module Interface").
@@ -42,5 +42,5 @@ def driver_folder(folder: Path) -> Path:
 
 
 def python_path(folder: Path) -> str:
-    """Return the required PYTHONPATH."""
+    """Return the PYTHONPATH with which processes import the stand-in's driver."""
     return f"{driver_folder(folder)}:{_ROOT}"

@@ -1,4 +1,4 @@
-"""Every statement for an Oracle database that follows, and is switched back to, for a version of the server."""
+"""Every statement for an Oracle database that follows and becomes the owner again, for a version of the server."""
 
 from __future__ import annotations
 

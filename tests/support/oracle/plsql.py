@@ -1,4 +1,4 @@
-"""A real grammar of Oracle's SQL and PL/SQL: the one of ANTLR's grammars-v4, as a jar from Maven Central.
+"""A real grammar of Oracle's SQL and PL/SQL: that of ANTLR's grammars-v4, as a jar from Maven Central.
 
 superior-oracle-parser (Apache 2.0) is that grammar, compiled; no other part of it is used. Ivy, a part of PySpark,
 downloads the two jars into its own cache; py4j, also a part of PySpark, calls them. A grammar is not an Oracle: it
@@ -32,7 +32,7 @@ class Grammar:
 
     def problem(self, statement: str) -> str:
         """Return the syntax error of a statement; empty if it can be parsed to its end."""
-        # the fast prediction mode refuses more than the exact one, never less, so what it accepts needs no second parse
+        # a statement that the fast prediction mode accepts is accepted by the exact mode too, and needs no second parse
         return self._find_error("SLL", statement) and self._find_error("LL", statement)
 
     def _find_error(self, prediction: str, statement: str) -> str:
@@ -67,7 +67,7 @@ class Grammar:
 
 
 def _absent(why: str) -> NoReturn:
-    """Skip in one line if no registry can be reached; VENUS_TEST_GRAMMAR=required makes that a failure."""
+    """Skip the tests if no registry can be reached; with VENUS_TEST_GRAMMAR=required, fail instead."""
     if os.environ.get("VENUS_TEST_GRAMMAR") == "required":
         pytest.fail(why, pytrace=False)
     pytest.skip(why)

@@ -1,7 +1,7 @@
 """MariaDB in Oracle mode behind the Oracle dialect's driver seam: a stand-in, not an Oracle.
 
-It tests: the text of the row triggers exactly as an Oracle would get it, the exact delete, the state query and the
-local transaction under concurrent writers. It cannot test DISABLE/ENABLE, the DDL trigger, LOCK TABLE, physical
+It can test the text of the row triggers exactly as an Oracle would get it, and the exact delete, the state query and
+the local transaction under concurrent writers. It cannot test DISABLE/ENABLE, the DDL trigger, LOCK TABLE, physical
 attributes, Oracle's own dictionary, types and errors. adaptations.py has every difference between the dialect's
 statements and MariaDB's; the dictionary's views (standin.sql) are built from information_schema.
 """
@@ -198,6 +198,7 @@ def _bind_value(value: Any) -> Any:
 
 
 def _locate(row: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
+    """Return a row with a LOB object in each of these places, and its length in the place before."""
     values = list(row)
     for n in places:
         if values[n] is not None:
@@ -214,6 +215,7 @@ def _check_binds(text: str, binds: Mapping[str, Any] | Sequence[Any] | None) -> 
 
 
 def _place(text: str) -> str:
+    """Return the text with the driver's placeholders in place of Oracle's binds."""
     text = re.sub(r":(\d+)\b", "%s", text.replace("%", "%%"))
     return re.sub(r"(?<![:\w]):([a-z]\w*)", r"%(\1)s", text)
 

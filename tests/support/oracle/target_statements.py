@@ -1,6 +1,6 @@
 """Every statement of the Oracle target, as the session sends it, for a table that has a column of every type.
 
-They are the same for every version, because they use no feature of later ones.
+They are the same for every version, because they use no feature of later versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = [
 
 
 def make_full_schema() -> TableSchema:
-    """Return a table with a column of every type, and a key of a number, a text and a moment."""
+    """Return a table with a column of every type, and a key of a number, a text and a timestamp."""
     columns = [
         Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=8), nullable=False, comment="it's the key"),
         Column(name="code", number=2, type=LogicalType(kind=Kind.TEXT), default_sql="'x'"),
@@ -63,6 +63,7 @@ def target_statements() -> list[str]:
 
 
 def _own_statements() -> list[str]:
+    """Return the statements about VENUS's own tables and the dictionary."""
     parts = {"table": '"ITEMS"'}
     return [
         statement(file, block, **parts) for file in ("install", "own", "dictionary") for block in statement.blocks(file)
@@ -70,6 +71,7 @@ def _own_statements() -> list[str]:
 
 
 def _rows(sql: OracleTableStatements) -> list[str]:
+    """Return the statements that write rows."""
     placed = sql.placed
     bound = [bind_column(placed, c.name, c.type, []) for c in placed.schema.wire_columns]
     values = [c.binding.sql.replace("{b}", f":{n}") for n, c in enumerate(bound, 1)]
@@ -86,6 +88,7 @@ def _rows(sql: OracleTableStatements) -> list[str]:
 
 
 def _read_statements(placed: ddl.OraclePlacedTable) -> list[str]:
+    """Return the statements that read rows for a comparison."""
     columns = ", ".join(
         read_sql(placed.types[c.name], f"T.{placed.column(c.name)}") for c in placed.schema.wire_columns
     )
@@ -97,6 +100,7 @@ def _read_statements(placed: ddl.OraclePlacedTable) -> list[str]:
 
 
 def _tables(placed: ddl.OraclePlacedTable) -> list[str]:
+    """Return the DDL of the table, and of its change to a later version."""
     schema = placed.schema
     wider = [replace(c, type=LogicalType(kind=Kind.INT, length=8)) if c.name == "id" else c for c in schema.columns]
     narrow = [replace(c, type=LogicalType(kind=Kind.INT, length=4)) if c.name == "id" else c for c in schema.columns]

@@ -24,6 +24,7 @@ def load_target(database: str, feed: Feed, *schemas: TableSchema, rows: int = 0,
 
 
 def check_equal(database: str, feed: Feed, *, namespace: str = "shop") -> None:
+    """Assert that every table at the target has the feed's rows."""
     for table_id, schema in feed.schemas.items():
         assert rows_at(database, schema, namespace) == feed.model[table_id], schema.name
 

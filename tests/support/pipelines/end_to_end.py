@@ -67,7 +67,7 @@ class EndToEnd:
     options: dict[str, Any] = field(default_factory=dict)
     on_error: str = "halt"
     loops: dict[str, Loop] = field(default_factory=dict)
-    #: Addresses of brokers that run elsewhere; without any, a broker is started here.
+    #: Addresses of external brokers; if empty, the pipeline starts its own broker.
     addresses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class EndToEnd:
             self.loops[name] = Loop(ways[name])
 
     def resume(self) -> None:
-        """Start the loops that do not run: a test that failed half-way may have stopped them."""
+        """Start the loops that do not run; a failed test may have stopped them."""
         if missing := [name for name in ("capture", "apply") if name not in self.loops]:
             self.start(*missing)
 
@@ -127,7 +127,7 @@ class EndToEnd:
         self.until(self.has_caught_up, "the target to catch up")
 
     def log_rows(self) -> int:
-        """Return the number of changes in the source's log; heartbeats, which may come at any time, do not count."""
+        """Return the number of changes in the source's log, without heartbeats, which may come at any time."""
         opened = open_source(self.settings)
         try:
             beats = {

@@ -1,8 +1,8 @@
-"""A command that switches between two databases, and waits behind one step until a file exists.
+"""A command that switches between two databases, and waits after one step until a file exists.
 
-python -m tests.support.pipelines.gated_command DATABASE STATE FILE WORDS...
-It waits once the record of this database (`@source`, or the name of the target) has this state: what a test does
-meanwhile is done before the next step, however long the test is not scheduled.
+python -m tests.support.pipelines.gated_command DATABASE STATE FILE WORDS... It waits once the record of this database
+(`@source`, or the name of the target) has this state. So a test can act before the next step, however slowly the
+machine schedules it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from venus.adapters.targets.cutover_contract import FallBackSide
 from venus.cli import main
 
 T = TypeVar("T")
-#: As long as a test waits for anything that a command does.
+#: Equal to the time for which tests wait for a command.
 WAIT_S = 240.0
 
 
 def run_gated(database: str, state: str, file: Path) -> None:
-    """Run the command of the other words."""
+    """Run the command given by the remaining arguments, with this gate."""
     run_step = Switch.run_step
 
     def run_step_and_wait(switch: Switch, side: FallBackSide, step: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""Steps of a switch at which another session's lock blocks the command (`venus cutover --fall-back`, `fallback`)."""
+"""Steps of a switch (`venus cutover --fall-back`, `fallback`) at which another session's lock blocks the command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.patching import SourceEdit
 from tests.support.pipelines.pipeline import Pipeline
 from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET, SwitchedPair, run_statements
 
-#: What commands call the two databases.
+#: Names of the two databases in commands.
 _NAMES = {"old": "@source", "new": "main"}
 
 
@@ -22,7 +22,7 @@ _NAMES = {"old": "@source", "new": "main"}
 class HeldStep:
     """A step at which a lock blocks the command, and the state that a kill leaves there.
 
-    `before`: the database and its state in which the command waits until the lock is taken; None = before the command.
+    `before`: the command waits in this state of this database until the test has the lock; None = the test locks first.
     """
 
     command: tuple[str, ...]
@@ -75,7 +75,7 @@ def build_steps(spell: Callable[[str], str] = str) -> dict[str, HeldStep]:
     stopped = ("new", "STOPPED")
     return {
         "close": HeldStep(FORWARD, "old", read, None, (None, "FOLLOWING"), ["old"]),
-        # a lock of the checkpoint can stop capture between half message and commit, and the command waits for its end
+        # a lock on the checkpoint can stop capture between half message and commit, and the command waits for capture
         "stop": HeldStep(FORWARD, "old", record, ("old", "CLOSED"), ("CLOSED", "FOLLOWING"), []),
         "open": HeldStep(FORWARD, "new", NEW_WRITE, ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
         "follow": HeldStep(FORWARD, "old", record, ("old", "STOPPED"), ("STOPPED", "OPEN"), ["new"]),

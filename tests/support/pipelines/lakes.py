@@ -39,6 +39,7 @@ def load(settings: Settings) -> dict[str, int]:
 
 
 def manifest_of(settings: Settings) -> LakeManifest:
+    """Return the lake's manifest, which must exist."""
     found = ParquetFolder(settings, "lake").read_manifest()
     assert found is not None
     return found
@@ -78,7 +79,7 @@ def current_rows(root: Path, schema: TableSchema) -> dict[Key, Row]:
 
 
 def history(root: Path, name: str) -> pa.Table:
-    """Return every change, whatever columns it has."""
+    """Return every change in the history, with the union of all columns."""
     parts = [pa.table({"_offset": pa.array([], pa.int64())})]
     parts += [ds.dataset(p).to_table() for p in sorted((root / "history" / name).glob("version=*"))]
     return pa.concat_tables(parts, promote_options="default")
@@ -90,6 +91,7 @@ def follow_in_thread(settings: Settings) -> AbstractContextManager[list[LakeRepo
 
 
 def check_state(settings: Settings, offset: int) -> None:
+    """Wait until the lake's history has everything below an offset."""
     eventually(lambda: manifest_of(settings).offset >= offset, f"offset {offset}")
 
 

@@ -16,7 +16,7 @@ from tests.support.oracle.driver import python_path
 from tests.support.oracle.standin import DICTIONARY, SCHEMA, StandIn
 from tests.support.pipelines.switched_pair import SwitchedPair
 
-#: Sessions of MariaDB that wait for a lock. Within 0.1 s InnoDB repeats its last answer.
+#: Query for MariaDB sessions that wait for a lock. Within 0.1 s InnoDB repeats its last answer.
 _WAITING = """
 SELECT trx_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'
 UNION ALL SELECT id FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock%'
@@ -54,7 +54,7 @@ INSERT INTO probe VALUES (1);
         return sum(self.old(f"SELECT count(*) FROM venus_l_{number:05}")[0][0] for (number,) in tables)
 
 
-#: A program that dies in a transaction: it holds the write lock, and its change is in the write-ahead log.
+#: Program that is killed in a transaction: it holds the write lock, and its change is in the write-ahead log.
 _DYING = """
 import os, signal, sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=30)
@@ -106,7 +106,7 @@ INSERT INTO probe VALUES (1);
 class OraclePair(SwitchedPair):
     """The stand-in for Oracle and a PostgreSQL database with a pipeline between them.
 
-    A sequence ISEQ$$_TABLE stands for that of an identity column.
+    A sequence ISEQ$$_TABLE stands for the sequence of an identity column.
     """
 
     LEDGER = """
@@ -135,7 +135,7 @@ INSERT INTO PROBE VALUES (1);
         super().start("")
 
     def _declare_counters(self) -> None:
-        """Let the dictionary list the sequences, some as those of identity columns, with their numbers."""
+        """Write the sequences with their numbers into the dictionary, some of them as those of identity columns."""
         found = self.server.execute("SHOW FULL TABLES WHERE TABLE_TYPE = 'SEQUENCE'", SCHEMA)
         names = [str(name) for name, _ in found]
         numbers = " UNION ALL ".join(

@@ -30,12 +30,12 @@ from venus.config import load
 from venus.errors import VenusError
 
 TIMEOUT_S = 240.0
-#: What a rehearsal names that passes by itself; without another obstacle the command waits for its end.
+#: Obstacles in a rehearsal that pass by themselves; if there are no others, the command waits for their end.
 _PASSING = re.compile(
     r"undecided batch|behind the broker|waiting at the source|and no process |catches up at the target"
 )
 PASSWORD = "s3cret/Of@Story"
-#: The password as it is encoded in a URL.
+#: The password in its URL-encoded form.
 QUOTED = "s3cret%2FOf%40Story"
 
 CONFIGURATION = """\
@@ -56,7 +56,7 @@ heartbeat_s = 1.0
 
 
 def slowdown_by_others() -> float:
-    """Return by which factor other load on this machine currently slows down a piece of work."""
+    """Return the factor by which other load on this machine currently slows down a piece of work."""
     return max(1.0, sum(measure_parts(time.perf_counter)) / sum(measure_parts(time.process_time)))
 
 
@@ -169,7 +169,7 @@ class Pipeline:
         self.new_interpreters = True
 
     def until_said(self, text: str, what: str) -> None:
-        """Wait until something that runs has written this."""
+        """Wait until a running process has written this text."""
         self.until(lambda: text in self.log.read_text(), what)
 
     def start_broker(self) -> None:
@@ -217,8 +217,8 @@ class Pipeline:
     def wait_until_caught_up(self, *targets: str) -> None:
         """Wait until the log at the source is empty and the targets have applied everything.
 
-        It checks from left to right: a cut that leaves the source's log meanwhile is then seen at the broker, as a half
-        message or as committed.
+        It checks from source to target: a cut that leaves the source's log during the check is then found at the
+        broker, as a half message or committed.
         """
         settings = load(self.folder / "venus.toml")
 
@@ -238,7 +238,7 @@ class Pipeline:
         eventually(condition, lambda: f"{what}\n{self.tail()}", timeout_s=TIMEOUT_S, every_s=every_s)
 
     def until_passes(self, check: Callable[[], None]) -> None:
-        """Wait until a check passes: several places, each of which shows a change when it notices it."""
+        """Wait until a check passes; for checks of several places, which show a change at different times."""
         end = time.monotonic() + TIMEOUT_S
         while True:
             try:
@@ -249,7 +249,7 @@ class Pipeline:
             time.sleep(0.2)
 
     def rehearse(self, *command: str) -> Any:
-        """Rehearse a switch that something forbids, again while its answer has what only takes time."""
+        """Rehearse a switch that an obstacle forbids; repeat it while any obstacle can pass by itself."""
         found: list[Any] = []
 
         def is_settled() -> bool:

@@ -1,4 +1,4 @@
-"""An application between two databases that can be switched: its writers, and a probe of which one accepts writes.
+"""An application that switches between two databases: its writers, and a probe of which database accepts writes.
 
 A writer records every acknowledged transaction. Each transaction also writes its number into a journal, in which a
 writer whose connection was lost in COMMIT looks up the outcome. Writers own different rows; together they know the
@@ -91,7 +91,7 @@ class Writer:
         self.errors: list[str] = []
 
     def run(self, url: str, stop: threading.Event, pause_s: float, *, insists: bool) -> None:
-        """Write until the stop, or until the database rejects writes; `insists`: retry then."""
+        """Write until the stop, or until the database rejects writes; with `insists` retry rejected writes."""
         while not stop.is_set():
             try:
                 with closing(psycopg2.connect(libpq(url))) as connection:
@@ -125,17 +125,19 @@ class Writer:
                 raise
         record()
         self.ops.add(op)
-        with self._lock:  # durable rows keep the numbers that were drawn before
+        with self._lock:  # durable rows keep the numbers drawn before
             self._drawn |= self._rolled_back
         self._rolled_back.clear()
 
     @staticmethod
     def _was_committed(url: str, op: int) -> bool:
+        """Return whether the journal has this transaction; retry until the database answers."""
         while True:
             with suppress(psycopg2.OperationalError):
                 return query(url, "SELECT FROM journal WHERE op = %s", op) != []
 
     def _choose(self) -> Callable[[Any], Callable[[], None] | None]:
+        """Return a random kind of transaction; it returns a function that records its effect once committed."""
         if len(self.rows) < 8:
             return self._insert
         return self._random.choice(
@@ -143,6 +145,7 @@ class Writer:
         )
 
     def _values(self) -> tuple[str, str, str]:
+        """Return a unique code, a random amount and a note."""
         amount = f"{self._random.randrange(10**6) / 100:.2f}"
         return f"c{self._number}.{self._tries}", amount, f"note {self._tries} ä€ \\ '"
 
@@ -162,6 +165,7 @@ class Writer:
         return record
 
     def _take_number(self, cursor: Any, code: str, amount: str, note: str) -> int:
+        """Insert a row; return its number, which must not have been drawn before."""
         text = "INSERT INTO ledger (writer, code, amount, note) VALUES (%s, %s, %s, %s) RETURNING id"
         cursor.execute(text, (self._number, code, amount, note))
         number = int(cursor.fetchone()[0])
@@ -170,10 +174,11 @@ class Writer:
         return number
 
     def _draw(self, cursor: Any) -> None:
-        """Draw a number, and roll back: it may be known outside, and must not be drawn again."""
+        """Draw a number and roll back; outsiders may know the number, so it must not be drawn again."""
         self._rolled_back.add(self._take_number(cursor, *self._values()))
 
     def _pick(self) -> int:
+        """Return the number of a random row of this writer."""
         return self._random.choice(list(self.rows))
 
     def _update(self, cursor: Any) -> Callable[[], None]:
@@ -216,7 +221,7 @@ class Writer:
         return lambda: lines.__setitem__(after, lines.pop(before))
 
     def add_to(self, found: Rows) -> None:
-        """Add the rows that must exist."""
+        """Add this writer's rows, which must exist, to `found`."""
         found["journal"].update(map(str, self.ops))
         for number, row in self.rows.items():
             found["ledger"].add(f"{number}|{self._number}|{row.code}|{row.amount}|{row.note}")
@@ -251,7 +256,7 @@ class SwitchedApplication:
 
     @contextmanager
     def write_in_background(self, url: str, *, insists: bool = False) -> Iterator[None]:
-        """Write to a database within the block, or until it rejects writes; `insists`: wait until it accepts them."""
+        """Write to a database within the block, or until it rejects writes; with `insists` retry rejected writes."""
         stop = threading.Event()
         threads = [
             threading.Thread(target=w.run, args=(url, stop, _PAUSE_S), kwargs={"insists": insists}, daemon=True)
@@ -270,8 +275,8 @@ class SwitchedApplication:
 class WriteProbe:
     """Continuous probe of two databases: both at once must never accept a write.
 
-    It opens a write in each without changing a row, and holds both. The new database counts from the moment VENUS has
-    closed the old one, in the step that writes its record.
+    The probe opens a write in each database without changing a row, and holds both. The new database counts from the
+    moment VENUS has closed the old one, in the step that writes its record.
     """
 
     _WRITE = "UPDATE ledger SET note = note WHERE false"

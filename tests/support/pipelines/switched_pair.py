@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 QUIET = ("--quiet", "0.2", "--wait", "120")
 FORWARD = ("cutover", "--target", "main", "--fall-back")
 BACK = ("fallback",)
-#: Maximum attempts of one switch; the first ones have a fault.
+#: Maximum attempts of one switch; only the first ones may have a fault.
 _ATTEMPTS_MAX = 8
 _FAULTS_MAX = 4
 #: Sessions of PostgreSQL that wait for a lock.
@@ -37,7 +37,7 @@ class SwitchedPair(ABC):
 
     #: The tables of the application in the old database, for `SwitchProof`.
     LEDGER: ClassVar[str]
-    #: Their names as both databases read them: PostgreSQL folds a name that is in upper case.
+    #: Their names in a spelling for both databases: PostgreSQL folds upper case.
     ledger: ClassVar[str] = "ledger"
     probe: ClassVar[str] = "probe"
     #: Statement that begins a transaction in the old database; PostgreSQL accepts it too.
@@ -67,7 +67,7 @@ class SwitchedPair(ABC):
         for name in self.pipeline.targets:
             self.pipeline.ask("migrate", "--target", name)
         self.pipeline.start("sync", "sync")
-        self.pipeline.wait_until_connected(*self.pipeline.targets)  # else they may count as absent at a switch
+        self.pipeline.wait_until_connected(*self.pipeline.targets)  # otherwise a switch may count them as absent
 
     def close(self) -> None:
         """Stop all processes, and drop the new database."""
@@ -153,7 +153,7 @@ class SwitchedPair(ABC):
     def writable(self) -> list[str]:
         """Return the databases that accept a write.
 
-        The new one is tried first: a change of the old one that VENUS had already applied there would be made twice.
+        The new one is tried first: VENUS may have applied a change of the old one there, so it would be made twice.
         """
         found: list[str] = []
         for name, run in (("new", self.new), ("old", self.old)):
@@ -180,7 +180,7 @@ def run_statements(connection: Any, text: str) -> list[tuple[Any, ...]]:
 class LedgerApplication:
     """An application with one connection: it writes rows, and records the acknowledged ones.
 
-    After a connection was lost in a write, it looks up the outcome. No number may be drawn twice.
+    After it lost its connection in a write, it looks up the outcome. No number may be drawn twice.
     """
 
     def __init__(self, pair: SwitchedPair, seed: int) -> None:
@@ -194,7 +194,7 @@ class LedgerApplication:
 
     @contextmanager
     def write_in_background(self, name: str, *, insists: bool = False) -> Iterator[None]:
-        """Write to this database within the block; `insists`: retry while it rejects writes."""
+        """Write to this database within the block; with `insists` retry while it rejects writes."""
         self._stop.clear()
         thread = threading.Thread(target=self._run, args=(name, insists))
         thread.start()
@@ -257,7 +257,7 @@ class LedgerApplication:
         self.writes += 1
 
     def _draw_unseen(self, connection: Any) -> None:
-        """Draw a number that may be known outside, for a row that never reaches the other database."""
+        """Draw a number that outsiders may know, for a row that never reaches the other database."""
         cursor = connection.cursor()
         cursor.execute(self._pair.BEGIN)
         cursor.execute(f"INSERT INTO {self._pair.ledger} (amount, note) VALUES (0, 'drawn') RETURNING id")
@@ -276,8 +276,8 @@ class LedgerApplication:
 class DoubleWriteProbe:
     """Continuous probe of both databases: both at once must never accept a write.
 
-    It opens a write in each and holds both. The new database counts from the moment VENUS has closed the old one, in
-    the step that writes its record.
+    The probe opens a write in each and holds both. The new database counts from the moment VENUS has closed the old
+    one, in the step that writes its record.
     """
 
     def __init__(self, pair: SwitchedPair) -> None:
@@ -317,7 +317,7 @@ class DoubleWriteProbe:
 
 
 class SwitchProof:
-    """Repeated switches under a writer, with kill -9 of processes and databases."""
+    """Repeated switches while an application writes, with kill -9 of processes and databases."""
 
     def __init__(self, pair: SwitchedPair, seed: int, edits: tuple[SourceEdit, ...] = ()) -> None:
         self.pair = pair
@@ -410,7 +410,7 @@ class SwitchProof:
             assert self.pair.count_logged() == 0, f"{where}: old has logged changes of VENUS"
 
     def _switch(self, *, faults: bool, eager: bool) -> None:
-        """Switch, with a fault in most attempts; with `eager` the application tries the new owner all the time."""
+        """Switch, with a fault in most attempts; with `eager` the application continually tries the new owner."""
         command = BACK if self.owner == "new" else FORWARD
         for attempt in range(_ATTEMPTS_MAX):
             if eager and attempt == 0:

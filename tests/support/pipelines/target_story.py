@@ -1,4 +1,4 @@
-"""The story of a target other than PostgreSQL: a shop and every type from PostgreSQL, damage, repair, a resync."""
+"""The story of a target other than PostgreSQL: load of a shop and of every type, damage, repair, a resync."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TargetStory:
         self.start()
 
     def change(self) -> None:
-        """Change rows, a column and the target's predicate; kill the loop meanwhile, then wait until all arrived."""
+        """Change rows, a column and the target's predicate, kill the loop in between, and wait until all arrived."""
         self.run(
             "UPDATE item SET v = 'w' || id WHERE id < 100",
             "UPDATE item SET region = 'EU' WHERE id = 1",

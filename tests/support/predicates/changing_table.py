@@ -20,8 +20,8 @@ from venus.model import TableSchema
 _ID, _REGION, *_REST = SCHEMA.columns
 _AMOUNT, _DAY = _REST
 DROPPED, RENAMED, RETYPED = "dropped", "renamed", "retyped"
-#: The table; then without a column that predicates name; then with a column of that name again, or with the same one;
-#: or with a column of another type that compares in the same way; then also with one that compares differently.
+#: Versions of the table: the first; without a column that predicates name; with a new or the renamed column of that
+#: name; with a column of another type that compares in the same way; also with one that compares differently.
 VERSIONS = {
     DROPPED: {
         1: SCHEMA,
@@ -56,6 +56,7 @@ def amount_text(amount: int | None, kind: str, version: int) -> str | None:
 
 
 def _encode_rows(kind: str, schema: TableSchema) -> dict[Row, bytes]:
+    """Return the bytes of every row in a version of the table."""
     values: dict[str, list[Value]] = {
         "id": ["0"] * len(ROWS),
         "region": [r for r, _, _ in ROWS],
@@ -81,7 +82,7 @@ WIRE_SCHEMAS = {
 
 
 def row_in_version(row: Row, version: int, kind: str) -> Row:
-    """Return a row as this version of the table has it, also if an older one wrote it."""
+    """Return a row as this version of the table has it, even if an older version wrote it."""
     return row if version == 1 or kind == RENAMED else (None, *row[1:])
 
 

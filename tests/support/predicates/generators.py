@@ -122,7 +122,7 @@ SAMPLES = (
         _text,
     ),
 )
-#: Values that no constant of a predicate can be, but that columns may have.
+#: Values that columns may have, but constants of a predicate may not.
 STRANGE = {
     "free": ("NaN", "Infinity", "-Infinity"),
     "ratio": ("NaN", "Infinity", "-Infinity"),

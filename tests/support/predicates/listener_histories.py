@@ -1,8 +1,8 @@
 """Random histories of one client's stream of subscriptions, with a model around it.
 
-The stream is the product's own. The model has a queue whose batches are numbers, a judge that gives each of them to
-every subscription, and a reader of the queue. A subscription must get each batch from its start on once, in order, or a
-message that it has ended.
+The stream is the product's own. The model has a queue whose batches are numbers, a judge that delivers each batch to
+every subscription, and a reader of the queue. A subscription must get each batch from its start on once and in order,
+or a message that it has ended.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Broker:
         self.rng, self.end = rng, 5
         self.registered: dict[int, tuple[Any, int]] = {}
         self.made = 0
-        self.errors: deque[VenusError] = deque()  # of the next parts that are read again
+        self.errors: deque[VenusError] = deque()  # errors of the next parts that are read again
         self.reloads_next = False
-        self.kept: dict[int, tuple[int, bool]] = {}  # by token: the offset, and whether a reader holds it
+        self.kept: dict[int, tuple[int, bool]] = {}  # by token: the offset, and whether a reader holds this position
         self.replays: list[tuple[list[int], int, int]] = []
         self.pause: asyncio.Event | None = None  # callbacks that wait for the registration
         self.business = SimpleNamespace(
@@ -64,10 +64,12 @@ class Broker:
     # -- threads -----------------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
+        """Let other coroutines run, a random number of times."""
         for _ in range(self.rng.randint(0, 3) if self.rng else 0):
             await asyncio.sleep(0)
 
     async def run_blocking(self, _lane: Any, call: Callable[..., Any], *args: Any) -> Any:
+        """Run a call as a thread would, between other coroutines."""
         await self._turn()
         found = call(*args)
         await self._turn()
@@ -87,6 +89,7 @@ class Broker:
         return 0, 0
 
     def attach(self, _business: str, group: str, offset: int, *, transient: bool = False) -> int:
+        """Attach a consumer group or a transient reader at an offset; return its token."""
         self.made += 1
         self.kept[self.made] = offset, transient
         if not transient:
@@ -115,10 +118,12 @@ class Broker:
             self.registered.pop(number, None)
 
     def commit(self) -> int:
+        """Append a batch to the queue; return its offset."""
         self.business.visible_offset += 1
         return int(self.business.visible_offset) - 1
 
     def judge(self, offset: int, *, ends: Sequence[int] = (), reloads: Sequence[int] = ()) -> JudgedBatch:
+        """Return a batch as judged for all subscriptions, some of which end or reload."""
         judged = JudgedBatch(1, offset, offset + 1, 1, offset)
         for judged_as in ends:
             judged.ended.append((*self.registered.pop(judged_as), Refused("it does not fit any more")))
@@ -143,18 +148,21 @@ class Broker:
     async def rows(
         self, wanted: WantedSubscription, *_: Any
     ) -> AsyncIterator[tuple[broker_pb2.ChangesFrame, tuple[int, int]]]:
+        """Yield the mark that all rows of a subscription (here none) were sent, with its position."""
         position = self.business.visible_offset
         await self._turn()
         end = broker_pb2.ChangedRows(loaded=wanted.number, next_offset=position, epoch=1)
         yield broker_pb2.ChangesFrame(changes=[end]), (position, 1)
 
     async def open_replay(self, _table: int, wanted: Sequence[WantedSubscription], start: int) -> Any:
+        """Begin to read the queue again from an offset for these subscriptions."""
         await self._turn()
         numbers = [one.number for one in wanted]
         self.replays.append((list(numbers), start, 0))
         return SimpleNamespace(refused={}, table=_Numbers(numbers))
 
     async def read_again(self, replay: Any, at: int, end: int) -> tuple[list[tuple[ReplayedBatch, Any]], int]:
+        """Return the changes from an offset for subscriptions that missed them, and the offset after them."""
         await self._turn()
         if self.errors:
             raise self.errors.popleft()
@@ -179,6 +187,7 @@ class _Numbers:
 
     @property
     def numbers(self) -> list[int]:
+        """The numbers of the subscriptions in this replay."""
         return list(self._numbers)
 
     def remove(self, number: int) -> None:
@@ -207,6 +216,7 @@ class Client:
         return await self._frames.get()
 
     async def write(self, frame: broker_pb2.ChangesFrame) -> None:
+        """Record a frame as the client receives it."""
         for news in frame.news:
             if news.state in (broker_pb2.BEGUN, broker_pb2.RELOADS):
                 self.received[news.number] = ReceivedNews()
@@ -224,6 +234,7 @@ class Client:
                         received.batches.append(one.committed_at_us)
 
     def begin(self, number: int, offset: int, *, columns: Sequence[str] = ()) -> None:
+        """Request a subscription from an offset on."""
         request = broker_pb2.SubscriptionRequest(number=number, table="items", offset=offset, columns=columns)
         self._frames.put_nowait(broker_pb2.ListenerFrame(begin=[request]))
 
@@ -231,18 +242,21 @@ class Client:
         self._frames.put_nowait(broker_pb2.ListenerFrame(begin=requests))
 
     def end(self, number: int) -> None:
+        """Request the end of a subscription."""
         self._frames.put_nowait(broker_pb2.ListenerFrame(end=[number]))
 
     def acknowledge(self, offset: int) -> None:
         self._frames.put_nowait(broker_pb2.ListenerFrame(acknowledge=offset))
 
     async def leave(self) -> None:
+        """End the stream, and wait until the product has handled that."""
         self._frames.put_nowait(grpc.aio.EOF)
         await self.task
         await settle()
 
 
 async def settle(turns: int = SETTLED) -> None:
+    """Let the event loop run this number of turns."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
@@ -257,6 +271,7 @@ class History:
         self.wanted, self.unjudged = dict[int, int](), deque[int]()
 
     async def run(self) -> None:
+        """Take random steps; then judge all batches, and check every subscription."""
         steps = (self.begin, self.end, self.fail, self.reload, self.commit, self.judge)
         for step in self.rng.choices(steps, (30, 10, 4, 4, 22, 30), k=STEPS):
             step()
@@ -275,7 +290,7 @@ class History:
         assert (self.broker.registered, self.broker.kept) == ({}, {}), f"history {self.seed}"
 
     def check(self) -> None:
-        """Check that each subscription has ended with a message, or is registered once and has each batch once."""
+        """Check that each subscription ended with a message, or is registered once and got each batch once."""
         live, visible = self.client.stream._live, self.broker.business.visible_offset
         assert sorted(number for _, number in self.broker.registered.values()) == sorted(live), f"history {self.seed}"
         for number, offset in self.wanted.items():
@@ -288,6 +303,7 @@ class History:
                 assert received.batches == list(range(first, visible)), name
 
     def begin(self) -> None:
+        """Begin a random subscription unless it runs; one that has ended begins again."""
         number, visible = self.rng.randint(1, 5), self.broker.business.visible_offset
         if number in self.wanted and self.client.received.get(number, ReceivedNews()).state != broker_pb2.ENDED:
             return
@@ -297,21 +313,25 @@ class History:
         self.client.begin(number, self.wanted[number])
 
     def end(self) -> None:
+        """End a random subscription."""
         if self.wanted:
             number = self.rng.choice(list(self.wanted))
             del self.wanted[number]
             self.client.end(number)
 
     def fail(self) -> None:
+        """Let the next read of the queue fail."""
         self.broker.errors.append(Unavailable("not now"))
 
     def reload(self) -> None:
+        """Let the next read of the queue require a reload of the rows."""
         self.broker.reloads_next = True
 
     def commit(self) -> None:
         self.unjudged.append(self.broker.commit())
 
     def judge(self) -> None:
+        """Judge the oldest unjudged batch, or report it as a gap; some subscriptions end or reload."""
         if self.unjudged:
             offset, lucky = self.unjudged.popleft(), self.rng.random()
             registered = sorted(self.broker.registered)

@@ -16,6 +16,7 @@ INF = float("inf")
 
 
 def some_range(chance: random.Random) -> tuple[float, float]:
+    """Return a random interval; it may be open, empty, a point, or everything."""
     low, high = sorted((chance.gauss(0, 30) // 1, chance.gauss(0, 30) // 1))
     match chance.randrange(7):
         case 0:
@@ -32,6 +33,7 @@ def some_range(chance: random.Random) -> tuple[float, float]:
 
 
 def some_interests(chance: random.Random, count: int, *, equal: bool) -> list[Interest]:
+    """Return random interests; with `equal` each also demands equal values of some columns."""
     found = []
     for _ in range(count):
         names = chance.sample(NUMBERS, chance.choice((0, 1, 2, 2, 3, 4)) if equal else chance.choice((1, 2, 3, 4)))
@@ -45,6 +47,8 @@ def some_interests(chance: random.Random, count: int, *, equal: bool) -> list[In
 
 
 def some_events(chance: random.Random, count: int) -> Events:
+    """Return random events, some of whose values are NULL or not finite."""
+
     def number() -> float:
         return chance.choice((float("nan"), INF, -INF)) if chance.random() < 0.03 else chance.gauss(0, 30) // 1
 
@@ -59,7 +63,7 @@ def some_events(chance: random.Random, count: int) -> Events:
 
 
 def crowded_interests(count: int, seed: int = 1) -> list[Interest]:
-    """Return interests, many of which are in few places."""
+    """Return interests that crowd in a few places of the value space."""
     chance = random.Random(seed)
     found = []
     for _ in range(count):
@@ -80,6 +84,7 @@ def crowded_events(count: int, seed: int = 1) -> Events:
 
 
 def match_by_brute_force(interests: list[Interest], events: Events) -> list[tuple[int, int]]:
+    """Return all pairs (event, interest) that match, by comparing every one with every other."""
     found = []
     for row in range(events.count):
         event: dict[str, object] = {name: float(column[row]) for name, column in events.numbers.items()}

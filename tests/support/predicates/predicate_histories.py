@@ -2,7 +2,8 @@
 
 Verdicts, net changes and the selection of rows from the full data are the product's own code. A model of the target's
 tables surrounds it: rows, the record of touched keys, the side table of a resync. SQLite determines the right result:
-the rows that `SELECT ... WHERE` finds among all possible ones. `tests/integration/predicates` asks PostgreSQL the same.
+the rows that `SELECT ... WHERE` finds among all possible ones. `tests/integration/predicates` compares with PostgreSQL
+in the same way.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ FAULTS = (
 
 
 def _encode_keys_and_rows() -> tuple[list[bytes], dict[Row, bytes]]:
+    """Return the bytes of every key and of every row."""
     amounts = [None if a is None else f"{a}.00" for _, a, _ in ROWS]
     columns: list[list[Value]] = [["0"] * len(ROWS), [r for r, _, _ in ROWS], list(amounts), [d for _, _, d in ROWS]]
     _, values = from_columns(columns, Layout.of(SCHEMA))
@@ -84,13 +86,14 @@ def _database() -> sqlite3.Connection:
 
 @cache
 def where(text: str, *, has_halves: bool = False) -> frozenset[Row]:
-    """Return the rows that SQLite finds, also if each amount is larger by a half; without a text, every row."""
+    """Return the rows that SQLite finds, with `has_halves` for amounts larger by a half; without a text, every row."""
     table = "(SELECT n, region, amount + 0.5 AS amount, day FROM t)" if has_halves else "t"
     found = _database().execute(f"SELECT n FROM {table} {'WHERE ' if text else ''}{text}")
     return frozenset(ROWS[n] for (n,) in found)
 
 
 def _a_range(rng: random.Random) -> str:
+    """Return a random range of one column as text."""
     column = rng.choice(("region", "amount", "day"))
     constants = {
         "region": [f"'{r}'" for r in REGIONS if r is not None],
@@ -121,7 +124,7 @@ def random_text(rng: random.Random) -> str:
 
 @cache
 def predicate_of(text: str) -> Predicate | None:
-    """Return the product's predicate for a text, or None if it says that no value satisfies it."""
+    """Return the product's predicate for a text, or None if the product refuses it because no value satisfies it."""
     try:
         return compile_predicate(text, SCHEMA)
     except PredicateRefused as refused:
@@ -205,6 +208,7 @@ class History:
     # -- the source -------------------------------------------------------------------------------------------------
 
     def write(self) -> None:
+        """Commit a random cut at the source: changes, sometimes after a TRUNCATE."""
         rng, state = self.rng, dict(self.states[-1])
         truncates = rng.random() < 0.05
         if truncates:
@@ -241,6 +245,7 @@ class History:
             self._merge(net_changes(join_changes(parts)))
 
     def _judge(self, number: int) -> RowChanges:
+        """Return the changes of a cut as the predicate judges them: rows outside are deletions."""
         changes = self.cuts[number].changes
         rows = RowChanges(
             record_ids=PackedBytes.of([IDS[k] for k, _ in changes]),
@@ -260,6 +265,7 @@ class History:
         return found
 
     def _merge(self, rows: RowChanges) -> None:
+        """Apply judged changes to the target's rows."""
         for record_id, row, gone in zip(rows.record_ids.split(), rows.rows.split(), rows.is_deleted, strict=True):
             key = IDS.index(record_id)
             if gone:
@@ -313,7 +319,7 @@ class History:
         self.changes += 1
 
     def crash(self) -> None:
-        """Lose the state in memory: the side table is loaded again."""
+        """Lose the state in memory; the side table must be loaded again."""
         self.side = None
 
     # -- checks ------------------------------------------------------------------------------------------------------
@@ -345,5 +351,6 @@ def run_histories(numbers: range, steps: int, fault: str = "") -> tuple[int, int
 
 
 def _reject_nulls(wanted: Range, values: pa.Array | Values) -> Bools:
+    """Evaluate a range as a faulty product would: NULL is inside."""
     known = values if isinstance(values, Values) else Values(values)
     return evaluate_range(wanted, known) | known.null

@@ -1,10 +1,10 @@
 """Random histories of a table and of broker sets that mirror some of its rows, compared with SQLite's own WHERE.
 
 A source, two tandem sets below it, an access set below one of them, and a target below each of these. The product's own
-code filters batches, selects and folds rows of the full data, fits filters and distinguishes positions; the sets are a
-model: rows, a queue, a cut. Columns are dropped and added again, or renamed and renamed back. Sets are filled again,
-also exactly at the offset of those below. Predicates change; consumers are forgotten, resume at the other tandem set,
-or start over.
+code filters batches, selects and folds rows of the full data, fits filters to table versions and distinguishes
+positions; a set is a model: rows, a queue, a cut. Columns are dropped and added again, or renamed and renamed back.
+Sets are filled again, also exactly at the offset of those below. Predicates change; consumers are forgotten, resume at
+the other tandem set, or start over.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Node:
     at: int = 0
     versions: set[int] = field(default_factory=lambda: {1})
     has_consumers: bool = False
-    #: The set above from which it has last read; it may try to resume elsewhere.
+    #: The set above from which this node read last; it may try to resume elsewhere.
     origin: Node | None = None
     levels: Levels = ()
     checked: tuple[int, int] = (0, 0)
@@ -120,7 +120,8 @@ class History:
     fills: int = 0
     leaves: int = 0
     frozen: int = 0
-    #: How often a set was filled again because of other rows above, was refused elsewhere, and moved elsewhere.
+    #: How often a set was filled again because the set above has other rows, was refused elsewhere, and moved
+    #: elsewhere.
     refilled: int = 0
     refused: int = 0
     moved: int = 0
@@ -169,11 +170,12 @@ class History:
         self._commit(truncates, changes, state)
 
     def alter(self) -> None:
-        """Drop the column, or add one with the same name again, whose old values are gone."""
+        """Drop the column, or add a column of the same name again, which has lost the old values."""
         if self.version < 3 and self.rng.random() < 0.3:
             self._alter()
 
     def _alter(self) -> None:
+        """Give the table a later version."""
         last = 3 if self.kind == DROPPED else self.version + 1
         self.version = self.rng.randint(self.version + 1, last)
         state = {key: row_in_version(row, self.version, self.kind) for key, row in self.states[-1].items()}
@@ -260,6 +262,7 @@ class History:
         self._follow(self.rng.choice(self.nodes), self.rng.randint(1, 4))
 
     def _follow(self, node: Node, batches: int) -> None:
+        """Let a node read batches of the set above, after a fill if it needs one."""
         upper = node.upper
         assert upper is not None
         if upper is not self.home and (not upper.wanted or node.at > upper.at):
@@ -307,14 +310,17 @@ class History:
         return True
 
     def _rows(self, levels: Levels, number: int) -> dict[int, int]:
+        """Return the identity of the rows behind these levels of filters, as of a batch."""
         if self.fault == "what sets above choose is left out":
             levels = levels[-1:]
         return _identity(self.kind, levels, tuple(sorted(set(self.versions_at[: number + 1]))), self.fault)
 
     def _contents(self, filters: tuple[RowFilter, ...]) -> list[tuple[str, str]]:
+        """Return what filters say, in a form that can be compared."""
         return [one.content for one in filters]
 
     def _requested_filters(self, node: Node) -> list[tuple[str, str]]:
+        """Return the filters that a node's configuration requests."""
         return self._contents(row_filters.parse_filters({"t": node.text} if node.text else {}))
 
     def _fill(self, node: Node) -> None:
@@ -344,6 +350,7 @@ class History:
         self.fills += 1
 
     def _break_mechanism(self) -> AbstractContextManager[object]:
+        """Return a context in which the mechanism named by `fault` is disabled."""
         match self.fault:
             case "sent whole":
                 return patch.object(OpenRows, "find_kept", lambda *_: None)
@@ -366,6 +373,7 @@ class History:
         return {key: row for key, row in node.upper.wanted[number].items() if row in where(text)}
 
     def _fits(self, node: Node, number: int) -> bool:
+        """Return whether a batch has the table version of a node's cut, and that version has the filter's column."""
         at_cut = self.versions_at[node.cut]
         return at_cut != 2 and self.versions_at[number] == at_cut
 
@@ -391,6 +399,7 @@ def _without_deletions(whole: bytes, body: bytes) -> bytes:
 
 
 def _restore_hint(whole: bytes, body: bytes) -> bytes:
+    """Mark the sections of a filtered batch as new rows where the whole batch does."""
     before, after = change_pb2.BatchBody.FromString(whole), change_pb2.BatchBody.FromString(body)
     for one, other in zip(before.tables, after.tables, strict=True):
         other.inserts_only = one.inserts_only

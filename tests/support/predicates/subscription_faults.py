@@ -23,12 +23,14 @@ _judge, _fold = watched_table.WatchedTable.judge, watched_rows.fold_watched
 
 
 def _judge_without_deletions(self: Any, before: Any, after: Any) -> changed_rows.ChangeVerdicts:
+    """Judge changes, but send no deletions."""
     found = _judge(self, before, after)
     kept = found.operations != Operation.DELETE
     return changed_rows.ChangeVerdicts(found.changes[kept], found.subscriptions[kept], found.operations[kept])
 
 
 def _fold_exactly(*args: Any, **options: Any) -> FoldedSection:
+    """Fold a section, and claim that the rows before are known exactly."""
     found = _fold(*args, **options)
     return FoldedSection(
         table_id=found.table_id, kind=found.kind, before=found.before, after=found.after, is_exact=True
@@ -40,30 +42,37 @@ def _refit_anyway(text: str, _before: Any, now: Any) -> Any:
 
 
 def _replay_without_deletions(*args: Any, **options: Any) -> broker_pb2.ChangedRows:
+    """Encode a replay in which no subscription learns of deletions."""
     found = changed_rows.encode_replay(*args, **options)
     del found.replayed[:]
     return found
 
 
 def _omit_truncation(*_: Any, **__: Any) -> broker_pb2.ChangedRows:
+    """Send nothing for a TRUNCATE."""
     return broker_pb2.ChangedRows(table_id=1)
 
 
 def _rebuild_in_place(self: Any) -> None:
+    """Rebuild the subscriptions, and place equal predicates of two versions together."""
     for number, one in list(self._subscriptions.items()):
         self.remove(number)
         self._place(number, one.text, one.predicate)
 
 
 def _has_names_of(self: Any, schema: TableSchema) -> bool:
+    """Compare columns by name alone."""
     return {one.column.name for one in self._columns.values()} <= {column.name for column in schema.columns}
 
 
 def _keep_view(self: Any) -> None:
+    """Forget the older half of the written rows, but keep the view."""
     self._older, self._newer, self._nbytes = self._newer, {}, 0
 
 
 class _ForgetfulReplay(Replay):
+    """A replay that never requires a reload."""
+
     def take(self, body: bytes, committed_at_us: int = 0) -> replay.ReplayedBatch:
         found = super().take(body, committed_at_us)
         found.must_reload = False
@@ -71,6 +80,8 @@ class _ForgetfulReplay(Replay):
 
 
 class _BlindReplay(Replay):
+    """A replay that leaves out every change."""
+
     def take(self, body: bytes, committed_at_us: int = 0) -> replay.ReplayedBatch:
         return replay.ReplayedBatch(at_cut_end=True)
 

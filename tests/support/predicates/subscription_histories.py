@@ -2,9 +2,9 @@
 
 The product's own code folds batches, judges them live and again after a reconnect, encodes and decodes them. The model
 around it has the stored rows, the queue, and each client with its rows and its position. Clients disconnect and resume,
-some with equal predicates; the broker restarts, and batches are too many to be judged live. The table is emptied and
-read again by a sweep; its columns are dropped, added again, renamed, and get other types. A live change must also have
-the right kind for the client.
+some with equal predicates; the broker restarts, and some batches are too many to be judged live. The table is emptied
+and read again by a sweep; its columns are dropped, added again, renamed, and get other types. A live change must also
+have the right kind for the client.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Forks processes that run a module as `python -m` does, with everything imported.
 
 `python -m tests.support.processes.fork_server FD ROOM`: FD is a socket, and ROOM is as long as the longest command line
-of a process, which /proc shows in its place. A message on the socket is one process: a JSON object with four
-descriptors: stdin, stdout, stderr, and a socket that receives the process id, and the status once it has ended. The
-server ends with the caller. What `venus sync` and `venus demo` start is forked as well; such a fork has a socket of its
-own.
+of a process, which /proc shows in its place. A message on the socket requests one process: a JSON object with four
+descriptors, for stdin, stdout, stderr, and a socket that receives the process id, and the status once it has ended. The
+server ends with the caller. What `venus sync` and `venus demo` start is forked as well; such a fork has its own socket.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tests.support.processes import forked
 from venus.cli import supervisor
 from venus.cli.demo import servers
 
-#: Modules that most commands import first; without PySpark, which few need.
+#: Modules that most commands import first; PySpark is not among them, because few need it.
 PRELOADED = (
     "venus.adapters.assess.report",
     "venus.adapters.cutover.run",
@@ -94,7 +93,7 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
             message, descriptors = _receive(asking)
             if not message and asking is control:
                 return None
-            if not message:  # a fork that could have asked has ended
+            if not message:  # a fork that could send requests has ended
                 controls.pop(asking.fileno()).close()
                 continue
             asked: dict[str, Any] = json.loads(message)
@@ -122,12 +121,12 @@ def _receive(asking: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _confirm(pid: int, descriptors: list[int]) -> socket.socket:
-    """Report the process id, and close the descriptors but for the socket that receives the exit status."""
+    """Report the process id, and close all descriptors except the socket that receives the exit status."""
     *streams, reply = descriptors
     for stream in streams:
         os.close(stream)
     receiver = socket.socket(fileno=reply)
-    with contextlib.suppress(OSError):  # the process may have been killed meanwhile
+    with contextlib.suppress(OSError):  # the process may have been killed
         receiver.sendall(f"{pid}\n".encode())
     return receiver
 

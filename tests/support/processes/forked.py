@@ -28,7 +28,7 @@ ROOM = 4096
 _STARTERS = {"sync", "demo"}
 #: Variables that a fork could not apply: the interpreter or the C library reads them at its start.
 _AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "TZ")
-#: A path may add modules, but it does not replace imported ones.
+#: The module path may add modules, but cannot replace imported ones.
 _OBEYED = ("PYTHONUNBUFFERED", "PYTHONPATH")
 
 

@@ -1,4 +1,4 @@
-"""Runs in processes that kill themselves, one after the other, without a new interpreter for each.
+"""Test runs in processes that kill themselves, one after the other, without a new interpreter for each.
 
 A server imports everything; each run is a fork of it, and the fork's exit code is the answer.
 """

@@ -1,7 +1,7 @@
-"""No server of a test outlives the process that has started it, even if that is killed.
+"""No server of a test outlives the process that started it, even if that process is killed.
 
 Every process of a test run (the controller and each worker) has a folder of its own. The folder's name is a mark in the
-environment of all that it starts, and a watchdog ends all marked processes after it.
+environment of every process that it starts, and a watchdog ends all marked processes after it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tests.support.processes import watchdog
 
 #: No name with VENUS_, because an unknown variable with that prefix is an error of the configuration.
 MARK = "TEST_LIFETIME"
-#: A file system in memory, where a database costs half the CPU; the space that it needs, and the space to leave free.
+#: A file system in memory, where a database costs half the CPU; the space that a run needs, and the space to leave
+#: free.
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 8 << 30
 _OWN_FOLDER = pytest.StashKey[Path]()
@@ -49,6 +50,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart() -> None:
+    """Start the watchdog of this process, and mark what it starts."""
     folder = tempfile.mkdtemp(prefix="venus-tests-", dir=_memory())
     os.environ[MARK] = folder
     _watch(folder)
@@ -62,7 +64,7 @@ def _memory() -> Path | None:
 
 
 def _watch(folder: str) -> None:
-    """Start the watchdog: without the mark, and outside of the terminal's process group, which Ctrl-C ends."""
+    """Start the watchdog, without the mark and outside of the terminal's process group, which Ctrl-C ends."""
     assert watchdog.__file__ is not None
     subprocess.Popen(
         [sys.executable, "-I", "-S", watchdog.__file__, str(os.getpid()), f"{MARK}={folder}", folder],

@@ -27,7 +27,7 @@ class WallClock:
             _OFFSET.pack_into(shared, 0, int(to_s * 1e9))
 
     def follow(self) -> None:
-        """Use that clock in this process; called in the broker's process before it serves."""
+        """Use this clock in the calling process: the broker's process calls it before it serves."""
         with self._path.open("rb") as file:
             shared = mmap.mmap(file.fileno(), _OFFSET.size, access=mmap.ACCESS_READ)
         real = time.time_ns

@@ -1,4 +1,4 @@
-"""Waits for the end of one process, then ends everything that it has started: python watchdog.py PID MARK FOLDER.
+"""Waits for the end of one process, then ends all processes that it started: python watchdog.py PID MARK FOLDER.
 
 Started processes are found by their environment, which daemons and processes with a session of their own keep. It uses
 only the standard library, because it starts with every test process.
@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-#: Seconds after each signal. SIGTERM lets servers remove their shared memory, and so does SIGQUIT at PostgreSQL.
+#: Seconds to wait after each signal. SIGTERM lets servers remove their shared memory; for PostgreSQL, SIGQUIT does too.
 _GRACES_S = ((signal.SIGTERM, 2.0), (signal.SIGQUIT, 1.0), (signal.SIGKILL, 10.0))
 
 
@@ -34,7 +34,7 @@ def find_marked(mark: str) -> list[int]:
 
 
 def end_all(mark: str) -> None:
-    """End these processes, including those that are started meanwhile."""
+    """End the marked processes, including those that start during this."""
     for number, grace_s in _GRACES_S:
         until = time.monotonic() + grace_s
         named: set[int] = set()

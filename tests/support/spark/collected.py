@@ -1,4 +1,4 @@
-"""A Spark query over VENUS's changes that collects them, and the rows that result."""
+"""A Spark query that collects VENUS's changes, and the rows that result from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CollectedQuery:
         self._spark, self._folder = spark, folder
         self._options = {"address": broker.address, "table": "shop.items"} | {k: str(v) for k, v in options.items()}
         self._by_number: dict[int, Rows] = {}
-        #: Micro-batches that Spark repeated, and that had other rows than the first time.
+        #: Repeated micro-batches whose rows differed from the first attempt.
         self.different: list[int] = []
         self.fails = False
         self.query: StreamingQuery
@@ -45,17 +45,21 @@ class CollectedQuery:
 
     @property
     def batches(self) -> list[Rows]:
+        """The rows of each micro-batch, in order."""
         return [self._by_number[number] for number in sorted(self._by_number)]
 
     @property
     def rows(self) -> Rows:
+        """All collected rows."""
         return [row for batch in self.batches for row in batch]
 
     @property
     def offsets(self) -> list[int]:
+        """The offsets of all collected changes, sorted."""
         return sorted(row["_offset"] for row in self.rows if row["_offset"] is not None)
 
     def wait_for(self, offset: int) -> None:
+        """Wait until every change below an offset has been collected."""
         eventually(lambda: bool(self.offsets) and self.offsets[-1] >= offset - 1, f"offset {offset}", timeout_s=WAIT_S)
 
     def __enter__(self) -> CollectedQuery:

@@ -23,7 +23,7 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 @contextmanager
 def connect_server(pythonpath: str, timeout_s: float = 180.0) -> Iterator[str]:
-    """Run one on two workers; yield its address."""
+    """Run a server with two workers; yield its address."""
     port = free_port()
     home = Path(pyspark.__file__).parent
     conf = {

@@ -1,4 +1,4 @@
-"""Loads a target by Spark in a process of its own, which can be killed; its splits have faults.
+"""Loads a target by Spark in a separate process, which can be killed; its splits have faults.
 
 python -m tests.support.spark.spark_load MASTER BROKER URL FOLDER [FAULT ...]
 """

@@ -1,4 +1,4 @@
-"""Compares by Spark in a process of its own on any master, because the test's process may have another session.
+"""Compares by Spark in a separate process on any master, because the test's process may have another session.
 
 python -m tests.support.spark.spark_verify MASTER BROKER SOURCE TARGET FOLDER SLICE_ROWS LEG ...
 """
@@ -19,7 +19,7 @@ from venus.spark.runner import open_runner
 
 
 def main() -> None:
-    """Compare each side pair and print the result."""
+    """Compare each pair of sides and print the result."""
     master, broker, source, target, folder, slice_rows, *legs = sys.argv[1:]
     conf = {"spark.driver.memory": "512m", "spark.executor.memory": "512m"}
     settings = Settings.model_validate(

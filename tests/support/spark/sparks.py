@@ -38,6 +38,7 @@ class OneSession(LoadFileScheduling):  # type: ignore[misc]
 
 @cache
 def _shares(file: Path) -> bool:
+    """Return whether the tests of a file use the shared session."""
     return SESSION in file.read_text()
 
 
