@@ -1,16 +1,17 @@
 """Alembic revisions of VENUS's own tables at source and target, and the names of these tables.
 
-They are in a schema of their own where the database has schemas, else they have a prefix. Every revision uses these
-names, so that one text serves every database. Names stay within 30 bytes, prefix included, for Oracle before 12.2.
+The tables are in a separate schema if the database has schemas; otherwise their names have a prefix. Every revision
+uses these names, so that one text serves every database. Names stay within 30 bytes, prefix included, for Oracle before
+12.2.
 """
 
 from __future__ import annotations
 
-if __name__ != "venus.migrations":  # the repository root is on sys.path: a second copy of every class would be made
+if __name__ != "venus.migrations":  # the repository root is on sys.path: that would create a second copy of every class
     raise ImportError("import venus.migrations, not migrations")
 
 
-#: In front of every name where VENUS has no schema of its own.
+#: The prefix of every name where VENUS has no separate schema.
 PREFIX = "venus_"
 VERSION_TABLE = "venus_alembic_version"
 

@@ -1,7 +1,7 @@
 """Entry point of alembic for every command; `venus.migrations.run` passes its parameters in the attributes.
 
-Always offline: revisions are turned into statements, which `run` then shows or executes. So what a DBA reads in a
-dry run is what will be run, to the letter. Nothing is read from an alembic.ini and no logging is configured.
+Always offline: revisions are turned into statements, which `run` then shows or executes. So the statements that a DBA
+reads in a dry run are exactly those that will run. No alembic.ini is read, and no logging is configured.
 """
 
 from __future__ import annotations

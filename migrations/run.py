@@ -1,9 +1,9 @@
-"""Creates, upgrades and removes VENUS's own tables, at a source or at a target.
+"""Creation, upgrade and removal of VENUS's own tables, at a source or at a target.
 
 Source and target are two independent branches of one alembic history: both may live in one database, beside the
-application's own alembic, because the version table has a name of its own. Revisions become statements first and
-are then executed in one transaction of the database, so `sql` shows to the letter what `upgrade` runs. No logging
-is configured, and a caller's open connection and transaction are used as they are.
+application's own alembic, because VENUS's version table has its own name. Revisions are first turned into statements,
+which then run in one transaction, so `render_sql` shows exactly the statements that `upgrade` runs. No logging is
+configured, and a caller's open connection and transaction are used unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Direction = Literal["upgrade", "downgrade"]
 # Alembic's own log lines are of no use to an operator, whatever the log level.
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
-#: Marks a schema that VENUS created: only such a schema is dropped again, not one that a DBA created.
+#: Marks a schema that VENUS created. Only such a schema is dropped again, not one that a DBA created.
 SCHEMA_COMMENT = "made by VENUS"
 #: Lock of processes that create VENUS's tables on one PostgreSQL (an arbitrary constant).
 _ADVISORY_LOCK = 0x76656E7573
@@ -42,7 +42,7 @@ def upgrade(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None
 
 
 def downgrade(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None) -> list[str]:
-    """Remove the tables of `side`; with the second side also the version table and VENUS's schema."""
+    """Remove the tables of `side`. With the second side, also remove the version table and VENUS's schema."""
     return _execute(engine, side, schema, "downgrade")
 
 
@@ -86,12 +86,12 @@ def _connection(engine: sa.Engine | sa.Connection) -> Iterator[sa.Connection]:
 
 
 def _lock_migrations(connection: sa.Connection) -> None:
-    """Wait for another process that is doing the same. The lock ends with the transaction."""
+    """Wait for another process that also migrates. The lock ends with the transaction."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
     elif connection.dialect.name == "sqlite":
         driver = connection.connection.dbapi_connection
-        if driver is not None and not driver.in_transaction:  # Python's driver begins at the first DML, too late
+        if driver is not None and not driver.in_transaction:  # the driver itself begins only at the first DML
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
@@ -100,9 +100,7 @@ def _statements(connection: sa.Connection, side: Side, schema: str | None, direc
     own = [revision for revision in revisions if _is_of_side(revision, side)]
     _check_known(own, side)
     if direction == "upgrade":
-        if own == [
-            newest_revision(side)
-        ]:  # most commands find it so, and alembic takes a quarter of a second to say it
+        if own == [newest_revision(side)]:  # the usual case; alembic takes 0.25 s to find out
             return []
         # Where alembic starts; the other side's revision only shows that the version table exists.
         start = (own or revisions or ["base"])[0]
@@ -114,7 +112,7 @@ def _statements(connection: sa.Connection, side: Side, schema: str | None, direc
 
 
 def _check_known(own: list[str], side: Side) -> None:
-    """Refuse tables that a newer version has made or changed, because this one does not know their meaning."""
+    """Refuse tables that a newer version has created or changed, because this version does not know their meaning."""
     newest = newest_revision(side)
     if any(revision > newest for revision in own):
         raise Refused(
@@ -135,9 +133,9 @@ def _render(connection: sa.Connection, schema: str | None, span: str, direction:
 
 
 def _alembic() -> tuple[Any, Any]:
-    """Import alembic: it takes as long as everything else that `venus status` imports, and few commands need it.
+    """Import alembic late: it takes as long as all other imports of `venus status`, and few commands need it.
 
-    Most of that is a highlighter of code for pages about errors in its templates, which are used to make revisions.
+    Most of that time is a code highlighter for error pages about its templates, which only create revisions.
     """
     hidden = "mako.ext.pygmentplugin"
     spared = hidden not in sys.modules
@@ -174,7 +172,7 @@ def _revisions(connection: sa.Connection, schema: str | None) -> list[str]:
 
 
 def _is_of_side(revision: str, side: Side) -> bool:
-    """Return whether a revision is of a side, after which revisions are named: source_0001, target_0001, ..."""
+    """Return whether a revision belongs to a side, by its name: source_0001, target_0001, ..."""
     return revision.startswith(f"{side}_")
 
 

@@ -1,7 +1,7 @@
 """VENUS as a data source of Spark jobs: `format("venus")` for full data and for streams of changes.
 
-`pyspark_venus.py` beside the package makes Spark find it without registration. The code runs in Python workers, beside
-the driver and in executors, and needs only the broker's address.
+`pyspark_venus.py` beside the package lets Spark find the data source without registration. The code runs in Python
+workers, beside the driver and in executors, and needs only the broker's address.
 """
 
 from __future__ import annotations

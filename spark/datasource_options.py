@@ -1,7 +1,7 @@
 """The options of `format("venus")`, checked, and the columns of the table that they name.
 
-Spark passes options as text, in any case; an unknown one is an error. Names have their units, as in the configuration.
-Columns go between Spark and Arrow in exactly the types that Spark has planned with.
+Spark passes options as text, in any case; an unknown one is an error. As in the configuration, names of options include
+units. Columns pass between Spark and Arrow in exactly the types that Spark has planned.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ STARTING_MISSING = 'say .option("starting", "latest"), "earliest", "full" or an 
 class DataSourceOptions:
     """Options of a job. Empty means not given."""
 
-    #: Where the broker is, HOST:PORT; several of a cluster with commas between.
+    #: The address of the broker, HOST:PORT; the addresses of a cluster, separated by commas.
     address: str = "127.0.0.1:7400"
-    #: Instead of `address`: brokers of any set, which answer where the nearest one for a site is.
+    #: Instead of `address`: brokers of any set, which return the addresses of the nearest set for a site.
     directory: str = ""
     site: str = ""
     #: TLS: files at the driver and at every executor (docs/how-to/tls.md). No secret is an option: plans show options.
@@ -55,29 +55,29 @@ class DataSourceOptions:
     #: Columns to return as the canonical text of their values.
     text_columns: tuple[str, ...] = ()
     #: Full data: bounds of the first key column, low inclusive, high exclusive. For integers from 0 on, only the
-    #: matching key ranges are read; otherwise everything is read and filtered. Text compares by its bytes, blanks
-    #: included; NaN is above every number; the beginning of a UUID is enough.
+    #: matching key ranges are read; otherwise everything is read and filtered. Text compares by its bytes, including
+    #: blanks; NaN is above every number; a prefix of a UUID is enough.
     low: str = ""
     high: str = ""
-    #: Number of partitions: the minimum if there is enough data, for a stream the maximum.
+    #: Number of partitions: the minimum, if there is enough data; for a stream, the maximum.
     splits: int = 8
     #: Full data: how long the snapshot is kept without a reader; at most 3600, and the broker's `snapshot_lease_s`. The
     #: broker keeps four snapshots at a time; jobs that begin within half a minute share one.
     lease_s: int = 300
-    #: How long to wait for a broker that is away before a task fails.
+    #: How long to wait for an unreachable broker before a task fails.
     patience_s: int = 60
-    #: Streams, required there: earliest, latest, full (the full data first) or an offset. Start of a query without
-    #: checkpoint; a `group` that the broker knows continues from its position.
+    #: Streams (required): where a query without a checkpoint starts: earliest, latest, full (the full data first) or an
+    #: offset. A `group` that the broker knows continues from its position.
     starting: str = ""
     #: Streams: the consumer group for which the broker keeps increments until Spark has committed them. Without a
-    #: group, a query that was away for too long fails with `OffsetTrimmed`. `venus forget` ends a group.
+    #: group, a query that was stopped for too long fails with `OffsetTrimmed`. `venus forget` ends a group.
     group: str = ""
-    #: Streams: limits of one micro-batch; 0 means no limit. A larger cut is taken whole.
+    #: Streams: limits of one micro-batch; 0 means no limit. A cut above the limits is one micro-batch.
     max_rows: int = 200_000
     max_bytes: int = 64 << 20
     #: Streams: whether micro-batches end at the ends of the source's cuts.
     whole_cuts: bool = True
-    #: Streams: how long only other tables may change before an empty micro-batch advances the offset.
+    #: Streams: after this time, in which only other tables have changed, an empty micro-batch advances the offset.
     idle_s: int = 60
 
     @classmethod
@@ -140,7 +140,7 @@ def _convert(name: str, text: str, default: object) -> object:
 
 @contextmanager
 def raise_in_spark() -> Iterator[None]:
-    """Append an error's hint to its text: Spark carries nothing else from a worker to the user."""
+    """Append an error's hint to its text, because Spark passes only the text from a worker to the user."""
     try:
         yield
     except VenusError as error:
@@ -164,7 +164,7 @@ class BrokerTable:
 
 
 def read_business_status(options: DataSourceOptions, *named: str) -> broker_pb2.BusinessStatus:
-    """Return the business's status, of the named tables only if any. Raises ConfigError for an unknown business."""
+    """Return the business's status, only of the `named` tables if given. Raises ConfigError for an unknown business."""
     with AdminClient(options.address) as admin:
         found = admin.status(named=named).businesses
     for entry in found:
@@ -200,13 +200,13 @@ def table_of_snapshot(snapshot: broker_pb2.Snapshot, table_id: int) -> BrokerTab
 def spark_schema(
     schema: TableSchema, options: DataSourceOptions, own: tuple[pa.Field, ...], default_own: int
 ) -> StructType:
-    """Return the columns of a table with VENUS's own: of `own` the first `default_own`, others if they are named."""
+    """Return the columns of a table with VENUS's own: the first `default_own` of `own`, and others that are named."""
     named = [f for f in own if f.name in options.columns]
     names = [c for c in options.columns if c not in {f.name for f in own}]
     shape = ArrowShape.of(schema, names, frozenset(options.text_columns))
     _refuse_duplicates(schema, own[:default_own], names if options.columns else [c.name for c in shape.columns])
     chosen = list(own[:default_own]) + [f for f in named if f not in own[:default_own]]
-    fields = shape.fields if names or not options.columns else []  # only VENUS's own were named
+    fields = shape.fields if names or not options.columns else []  # only VENUS's own columns were named
     return from_arrow_schema(pa.schema([*chosen, *fields]))
 
 
@@ -270,7 +270,7 @@ class PlannedColumns:
         return self._arrange(own | values)
 
     def marker(self, own: dict[str, pa.Array]) -> pa.RecordBatch:
-        """Return a row that is about the whole table."""
+        """Return a row that concerns the whole table."""
         nothing = {c.name: pa.nulls(1, t) for c, t in zip(self.shape.columns, self.shape.types, strict=True)}
         return self._arrange(own | nothing)
 

@@ -4,8 +4,8 @@ The snapshot is opened when the job begins and lives as long as its lease, which
 DataFrame see the same cut. Rows go from the broker to the executors, batch by batch; the source is not touched.
 
 Bounds of the first key column are exact on the rows. Record ids are ordered as bytes: tag, length, text. That is the
-order of numbers for whole numbers that are not negative, and for nothing else: there the bounds are a range of record
-ids; elsewhere every split is read and the bounds choose among the rows.
+order of the values only for integers from 0. For these, the bounds are a range of record ids; for other keys, every
+split is read, and the bounds filter the rows.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from venus.spark.datasource_options import (
 from venus.wire import broker_pb2
 
 SEQUENCE = "_sequence"
-#: VENUS's own column, there if it is named: the row's newest sequence at the source.
+#: VENUS's own column, present if it is named: the row's newest Sequence at the source.
 OWN_FIELDS = (pa.field(SEQUENCE, pa.int64()),)
 RETRY_S = 0.5
 
 
 def own_fields(table: TableSchema) -> tuple[pa.Field, ...]:
-    """Return VENUS's own columns of full data, without those whose names the table needs for its own."""
+    """Return VENUS's own columns of full data, without those whose names the table's columns have."""
     names = {c.name for c in table.columns}
     return tuple(field for field in OWN_FIELDS if field.name not in names)
 
@@ -61,7 +61,7 @@ class SplitPartition(InputPartition):
 
 
 class FullDataReader(DataSourceReader):
-    """Reader of full data. It has no pushFilters: Spark 4.3 leaks pushed filters between queries, and miscounts."""
+    """Reader of full data. It has no pushFilters: Spark 4.3 leaks these between queries, and miscounts."""
 
     def __init__(self, options: DataSourceOptions, planned: StructType) -> None:
         self._options = options
@@ -130,7 +130,7 @@ def split_batches(
 
 
 def split_chunks(options: DataSourceOptions, partition: SplitPartition) -> Iterator[Chunk]:
-    """Yield the chunks of a key range; wait for a broker that is away, and continue after the last row."""
+    """Yield the chunks of a key range; wait for an unreachable broker, and continue after the last row."""
     resume, waits_since = Resume(), 0.0
     own_range = options.low is not None or options.high is not None
     split = broker_pb2.Split.FromString(partition.split)
@@ -174,7 +174,7 @@ class KeyBounds:
 
     @classmethod
     def of(cls, schema: TableSchema, low: str, high: str) -> KeyBounds | None:
-        """Read the bounds in the type of the column. Raises ConfigError; None if there are none."""
+        """Parse the bounds in the type of the column. Raises ConfigError; None if there are none."""
         if not low and not high:
             return None
         column = schema.wire_columns[0]
@@ -198,6 +198,7 @@ class KeyBounds:
         return _filter_packed(record_ids, mask), _filter_packed(rows, mask), numbers[mask]
 
     def _holds(self, record_ids: PackedBytes, version: TableSchema) -> pa.Array:
+        """Mark the rows whose first key column is within the bounds."""
         nothing = PackedBytes(b"", record_ids.sizes * 0)
         (keys,) = self.shape.arrays(record_ids, nothing, version)
         inside = pa.repeat(pa.scalar(True), len(keys))
@@ -206,7 +207,7 @@ class KeyBounds:
         return inside if self.high is None else pc.and_(inside, _are_below(keys, self.high))
 
     def clip(self, split: broker_pb2.Split) -> broker_pb2.Split | None:
-        """Return the part of a split that can have rows within the bounds, None if there is none."""
+        """Return the part of a split that can have rows within the bounds; None if there is no such part."""
         column, low, high = self.shape.columns[0], split.low, split.high
         whole = column.type.kind is Kind.INT or (column.type.kind is Kind.DECIMAL and column.type.scale == 0)
         if whole and self.low is not None and self.low.as_py() >= 0:
@@ -226,13 +227,14 @@ class KeyBounds:
 
 
 def _are_below(keys: pa.Array, bound: pa.Scalar) -> pa.Array:
-    """Return which keys come before a bound. NaN sorts last, as in databases; Arrow does not order it."""
+    """Mark the keys that come before a bound. NaN sorts last, as in databases; Arrow does not order it."""
     if pa.types.is_floating(keys.type) and math.isnan(bound.as_py()):
         return pc.invert(pc.is_nan(keys))
     return pc.less(keys, bound)
 
 
 def _is_above(low: pa.Scalar, high: pa.Scalar) -> bool:
+    """Return whether the lower bound is above the upper one."""
     (below,) = _are_below(pa.array([high.as_py()], high.type), low)
     return bool(below.as_py())
 
@@ -243,7 +245,7 @@ def _filter_packed(packed: PackedBytes, mask: npt.NDArray[np.bool_]) -> PackedBy
 
 
 def _scalar(text: str, column: Column, wanted: pa.DataType, place: str) -> pa.Scalar | None:
-    if column.type.kind not in (Kind.TEXT, Kind.CHAR):  # where a blank is part of the value
+    if column.type.kind not in (Kind.TEXT, Kind.CHAR):  # where a blank belongs to the value
         text = text.strip()
     if not text:
         return None
@@ -256,7 +258,7 @@ def _scalar(text: str, column: Column, wanted: pa.DataType, place: str) -> pa.Sc
 
 
 def _uuid(text: str, place: str) -> str:
-    """Return a UUID, or the beginning of one, as the rows spell it: other spellings compare as other values."""
+    """Return a UUID, or a prefix of one, in the spelling of the rows; other spellings would compare as unequal."""
     found = text.lower()
     fits = (c in string.hexdigits if x == "x" else c == x for c, x in zip(found, _UUID, strict=False))
     if len(found) > len(_UUID) or not all(fits):

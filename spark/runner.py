@@ -1,11 +1,11 @@
 """The runners of `--engine spark`: the same tasks as the pool of processes, on Spark's executors.
 
-They have the shape of `venus.process.runners.Runner` and know nothing of what they run. A failed or lost task is
-repeated by Spark (spark.task.maxFailures), so the functions are idempotent.
+They implement `venus.process.runners.Runner` and know nothing about the tasks that they run. Spark repeats a failed or
+lost task (spark.task.maxFailures), so the functions are idempotent.
 
-Through Spark Connect, tasks are a data source: one partition a task, one row a result. Each run has a class of its own,
-which PySpark pickles with the tasks. As options they would be shown in plans and event logs, and the target's password
-with them.
+Through Spark Connect, tasks are a data source: each task is a partition, each result a row. Each run has its own class,
+which PySpark pickles with the tasks. As options, the tasks would appear in plans and event logs, including the target's
+password.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SparkRunner:
                     if over:
                         break
             finally:
-                if not job.done():  # the caller has enough, or was interrupted
+                if not job.done():  # the caller stopped early, or was interrupted
                     self._context.cancelJobGroup(group)
         _result_of(job)
         assert len(taken) == len(tasks), "Spark ended a job without all of its results"
@@ -94,7 +94,7 @@ class SparkRunner:
 
 
 class _Arrivals(AccumulatorParam[list[tuple[int, bytes]]]):
-    """Accumulator of results at the driver: Spark adds those of a task once, when the task has succeeded."""
+    """Accumulator of results at the driver: Spark adds the results of a task once, when the task has succeeded."""
 
     def zero(self, value: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         return []
@@ -106,13 +106,13 @@ class _Arrivals(AccumulatorParam[list[tuple[int, bytes]]]):
 
 
 class ConnectRunner:
-    """Runner of tasks through Spark Connect, which has no contexts: as the partitions of a data source."""
+    """Runner of tasks through Spark Connect, which has no contexts: tasks are the partitions of a data source."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
-        """Yield every task's result, when Spark has run the last one. Raises as SparkRunner."""
+        """Yield every task's result, once Spark has run the last task. Raises the same errors as SparkRunner."""
         from venus.spark.runner import task_source
 
         if not tasks:
@@ -152,13 +152,13 @@ class WorkPartition(InputPartition):
 
 
 class WorkReader(DataSourceReader):
-    """Runner of calls in the context that Spark requires."""
+    """Runs calls as a reader of a data source."""
 
     def __init__(self, work: list[bytes]) -> None:
         self._work = work
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Hand the calls over, one to a partition; the reader goes to every executor, and without them."""
+        """Return a partition for each call. The reader itself goes to every executor, without the calls."""
         work, self._work = self._work, []
         return [WorkPartition(each) for each in work]
 

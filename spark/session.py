@@ -1,7 +1,7 @@
 """Spark sessions: on this machine without any set-up, on a cluster, and through Spark Connect.
 
-The output of the JVM and its workers goes into a log file, which is kept if something fails.
-The workers run this very Python, not whatever `python3` is in PATH.
+The output of the JVM and its workers goes into a log file, which is kept if something fails. The workers run the same
+Python as this process, not the `python3` in PATH.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: How often a task may fail; Spark's own default, which local masters do not have unless they name it.
+#: How often a task may fail: Spark's own default, which a local master only has if its URL contains it.
 FAILURES_MAX = 4
 JVM_END_S = 20.0
 RELAUNCH_AFTER_S = 1.0
@@ -53,16 +53,17 @@ DEFAULT_PORTS = {"remote": 15002, "master": 7077}
 NOT_INSTALLED = "pip install 'venus-cdc[spark,java]'"
 NO_CONNECT = "pip install 'venus-cdc[connect]'"
 
-#: For every master; the configuration overrides them.
+#: Settings for every master; the configuration overrides them.
 _CONF = {
     "spark.app.name": "venus",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    # A second attempt of a task waits at the target for the first one: it could only cost.
+    # A speculative attempt of a task would only wait at the target for the first one.
     "spark.speculation": "false",
 }
-#: Where driver and workers are this machine. VENUS's own rows do not enter the JVM: the quick compiler will do.
+#: Settings if driver and workers run on this machine. VENUS's rows do not enter the JVM, so the quick compiler
+#: suffices.
 _LOCAL_CONF = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -79,7 +80,7 @@ class SparkPlan:
 
     master: str
     conf: dict[str, str]
-    #: Environment of the JVM and the workers, besides that of this process.
+    #: Environment variables of the JVM and the workers, in addition to those of this process.
     environ: dict[str, str]
 
 
@@ -88,7 +89,7 @@ def plan_session(settings: Settings, *, app: str = "venus") -> SparkPlan:
     master = with_retries(settings.spark.master or f"local[{settings.apply.load_workers}]")
     here = master.startswith("local")
     conf = _CONF | (_LOCAL_CONF if here else {}) | {"spark.app.name": app} | settings.spark.conf
-    if is_submitted():  # spark-submit has its own settings, which ours must not override
+    if is_submitted():  # spark-submit has its own settings, which VENUS's must not override
         conf = {"spark.app.name": app} | settings.spark.conf
     python = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     environ = {"PYSPARK_PYTHON": python} | ({"SPARK_LOCAL_IP": "127.0.0.1"} if here else {})
@@ -98,7 +99,7 @@ def plan_session(settings: Settings, *, app: str = "venus") -> SparkPlan:
 
 
 def with_retries(master: str) -> str:
-    """Return local[2,4] for local[2]: without the second number one lost worker ends the job."""
+    """Return local[2,4] for local[2]: without the second number, one lost worker would end the job."""
     if master == "local":
         return f"local[1,{FAILURES_MAX}]"
     return re.sub(r"^local\[(\d+|\*)\]$", rf"local[\1,{FAILURES_MAX}]", master)
@@ -110,7 +111,7 @@ def is_submitted() -> bool:
 
 
 def require_reachable(settings: Settings) -> None:
-    """Raise Unavailable if nothing listens where Spark should be: Spark itself would try for minutes, in silence."""
+    """Raise Unavailable if nothing listens at Spark's address: Spark itself would silently retry for minutes."""
     option, address = ("remote", settings.spark.remote) if settings.spark.remote else ("master", settings.spark.master)
     found = re.match(r"(?:sc|spark)://([^/;]+)", address)
     if found is None or is_submitted():
@@ -128,7 +129,7 @@ def require_reachable(settings: Settings) -> None:
 
 
 def require_spark(settings: Settings) -> None:
-    """Raise ConfigError if a session cannot be made because something is not installed."""
+    """Raise ConfigError if a session cannot be created because something is not installed."""
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError("PySpark is not installed", hint=NOT_INSTALLED)
     if settings.spark.remote:
@@ -141,14 +142,15 @@ def require_spark(settings: Settings) -> None:
 
 @contextmanager
 def open_session(settings: Settings, *, app: str = "venus") -> Iterator[SparkSession]:
-    """Yield a session according to [spark], and stop it; an existing session is used and not stopped.
+    """Yield a session according to [spark], and stop it at the end; an existing session is used and not stopped.
 
-    Raises ConfigError if PySpark, Java or the server is missing, SparkFailed if Spark does not start or fails inside.
+    Raises ConfigError if PySpark, Java or the server is missing, SparkFailed if Spark does not start, or fails within
+    the block.
     """
     require_spark(settings)
     from pyspark.sql import SparkSession
 
-    for noisy in ("SQLQueryContextLogger", "py4j"):  # they print whole stack traces as JSON
+    for noisy in ("SQLQueryContextLogger", "py4j"):  # its loggers print whole stack traces as JSON
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     if (active := SparkSession.getActiveSession()) is not None:
         yield active
@@ -162,7 +164,7 @@ def open_session(settings: Settings, *, app: str = "venus") -> Iterator[SparkSes
 
 @contextmanager
 def open_context(settings: Settings, *, app: str = "venus") -> Iterator[SparkContext]:
-    """Yield a context without SQL, which starts with a third less work; otherwise as open_session. Not for `remote`."""
+    """Yield a context without SQL, which starts in two thirds of the time; else like open_session. Not for `remote`."""
     require_spark(settings)
     from pyspark import SparkContext
 
@@ -202,7 +204,7 @@ def _new_context(settings: Settings, app: str) -> Iterator[SparkContext]:
     with log, _environment(made.environ), _own_signals(), failures(log):
         gateway = _launch(conf, log)
         try:
-            with failures(log):  # while the JVM is there: Py4J asks it for the text of an exception
+            with failures(log):  # while the JVM still runs: Py4J requests the text of an exception from it
                 yield _start_context(conf, gateway, made.master)
         finally:
             _stop_spark(gateway)
@@ -223,7 +225,7 @@ def _start_context(conf: SparkConf, gateway: Any, master: str) -> SparkContext:
 def _launch(conf: Any, log: SessionLog) -> Any:
     """Start the JVM with its output in the log. Returns None if spark-submit has started it.
 
-    A JVM that ends before it accepts connections is started once more: on a busy machine that is no fault.
+    A JVM that ends before it accepts connections is started once more, because that can happen on a busy machine.
     """
     if is_submitted():
         return None
@@ -239,7 +241,7 @@ def _launch(conf: Any, log: SessionLog) -> Any:
 
 
 def _gateway(conf: Any, log: SessionLog) -> Any:
-    """Launch the JVM. Its command line has what it needs to start, and no secret: those come with the context."""
+    """Launch the JVM. Its command line has only settings needed to start; secrets are passed with the context."""
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
@@ -250,7 +252,7 @@ def _gateway(conf: Any, log: SessionLog) -> Any:
 
 
 def _stop_spark(gateway: Any) -> None:
-    """Stop Spark, and the JVM if it is ours: the next session in this process shall find a fresh one."""
+    """Stop Spark, and the JVM if VENUS started it, so that the next session of this process starts a new JVM."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -264,7 +266,7 @@ def _stop_spark(gateway: Any) -> None:
     with suppress(Exception):
         gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
-    gateway.proc.stdin.close()  # the JVM ends itself when this closes
+    gateway.proc.stdin.close()  # the JVM exits when this is closed
     try:
         gateway.proc.wait(JVM_END_S)
     except Exception:
@@ -274,7 +276,7 @@ def _stop_spark(gateway: Any) -> None:
 
 @contextmanager
 def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for as long as the session lives; PySpark and its workers read them at any time."""
+    """Set variables while the session lives, because PySpark and its workers may read them at any time."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -289,7 +291,7 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep PySpark's SIGINT handler, which cancels all jobs, from outliving its session."""
+    """Remove PySpark's SIGINT handler, which cancels all jobs, at the end of its session."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

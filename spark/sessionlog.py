@@ -1,4 +1,4 @@
-"""Log of Spark: hidden from the user unless something fails, and then one line of it is shown."""
+"""Log of Spark, which is hidden from the user. If something fails, one line of it is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from venus.errors import SparkFailed, VenusError
 from venus.process.system import state_folder
 
-#: Messages of Spark about workers that cannot run VENUS, with the solution of each.
+#: Messages of Spark about workers that cannot run VENUS, each with its remedy.
 _WORKERS = (
     (
         r"ModuleNotFoundError: No module named '([\w.]+)'",
@@ -25,22 +25,22 @@ _WORKERS = (
     (r"(PYTHON_VERSION_MISMATCH)", "set PYSPARK_PYTHON to a Python of the same version as here"),
 )
 
-#: Messages of a JVM that follow the reason why it does not start.
+#: Messages of a JVM that come after the reason why it does not start.
 _NO_REASON = re.compile(
     r"^Error: (Could not create the Java Virtual Machine|A fatal exception has occurred)\b.*", re.MULTILINE
 )
 
 #: Logs of earlier sessions that failed.
 LOGS_KEPT = 10
-#: A log that is longer becomes the older part of itself. `venus sync --engine spark` is one session for months.
+#: A longer log is moved to the older part, because `venus sync --engine spark` is one session for months.
 LOG_BYTES_MAX = 8 << 20
 LOOK_EVERY_S = 2.0
 
 
 class SessionLog:
-    """Log file of the output of Spark; removed after a session that went well.
+    """Log file of Spark's output; removed after a session without errors.
 
-    The newest part is in `path`, what came before it in a second file, `older`; what was before that is gone.
+    The newest part is in `path`, the part before it in a second file, `older`; earlier output is deleted.
     """
 
     def __init__(self, *, bytes_max: int = LOG_BYTES_MAX, look_every_s: float = LOOK_EVERY_S) -> None:
@@ -56,7 +56,7 @@ class SessionLog:
         except OSError:
             self.path = Path(tempfile.mkdtemp(prefix="venus-spark-")) / name
             self.path.touch(0o600)
-        #: Whether it is kept although nothing was raised.
+        #: Whether to keep the log although no error was raised.
         self.kept = False
         for old in sorted(self.path.parent.glob("spark-*.log"))[:-LOGS_KEPT]:
             _remove(old)
@@ -67,14 +67,14 @@ class SessionLog:
         return _older_path(self.path)
 
     def last_cause(self) -> str:
-        """Return the last line that says what is wrong, "" if there is none."""
+        """Return the last line that names an error; "" if there is none."""
         found = re.findall(r"^(?!\s*at ).*?\b((?:Error|[\w.]*(?:Error|Exception)): .+)$", self._text(), re.MULTILINE)
         return found[-1].strip()[:500] if found else ""
 
     def last_words(self) -> str:
-        """Return the last cause, else the last line at all: a JVM that does not come up names no exception.
+        """Return the last cause, or else simply the last line: a JVM that fails to start names no exception.
 
-        The message of Spark's shell script about a silent Java is not useful.
+        Spark's shell script has a message about a silent Java, which is skipped because it is not useful.
         """
         lines = [line.strip() for line in self._text().splitlines() if line.strip()]
         lines = [line for line in lines if not re.match(r"\S+/spark-class: line \d+: ", line)]
@@ -92,7 +92,7 @@ class SessionLog:
     def _truncate(self) -> None:
         """Truncate a log that is too long, after a copy: the JVM keeps appending to the same file.
 
-        What it says between the two is lost: a line, at most a few.
+        Output between the copy and the truncation is lost: at most a few lines.
         """
         if self.path.stat().st_size <= self._bytes_max:
             return
@@ -131,7 +131,7 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def failures(log: SessionLog | None) -> Iterator[None]:
-    """Convert an error of Spark, 15 kB as a rule, into one line and the path of the log."""
+    """Convert an error of Spark, whose text usually has 15 kB, into one line and the path of the log."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -148,14 +148,14 @@ def failures(log: SessionLog | None) -> Iterator[None]:
 
 
 def _find_solution(text: str) -> str:
-    """Return the solution for workers that cannot run VENUS, "" for any other text."""
+    """Return the remedy for workers that cannot run VENUS; "" for any other text."""
     found = ((re.search(pattern, text), advice) for pattern, advice in _WORKERS)
     return next((advice.format(match[1]) for match, advice in found if match), "")
 
 
 def last_cause(error: BaseException) -> str:
     """Return the last `SomethingError: ...` line of an exception that quotes other processes' stack traces."""
-    # what comes from the JVM begins with a colon
+    # lines from the JVM begin with a colon
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     causes = [
         line for line in lines if re.match(r"(Caused by: )?([\w.$]*(Error|Exception|Exit)\b|venus\.[\w.]+).*: ", line)

@@ -1,16 +1,16 @@
 """`spark.readStream.format("venus")`: one table's changes, micro-batch by micro-batch, with admission control.
 
 Spark's checkpoint keeps the offset; after a restart the same micro-batch is read again from the broker, change by
-change. An offset says where its micro-batch ends and also where it begins: for the first one Spark asks
-`initialOffset` again at any time, also after a crash, and the answer may have changed by then. The offset also has the
+change. An offset records where its micro-batch ends and also where it begins: for the first micro-batch Spark may call
+`initialOffset` again at any time, even after a crash, and the result may have changed by then. The offset also has the
 identity of the rows of the broker set, so that a query does not continue unnoticed at a set with other rows. With a
-consumer group the broker keeps increments until Spark has committed them; without one a query that stays away for
-longer than the broker's retention fails with an error. `starting` = "full" delivers the full data first, as one
-micro-batch of its own, and then the changes after its cut: no gap, no overlap (VENUS 3.3).
+consumer group the broker keeps increments until Spark has committed them; without a group, a query that is stopped for
+longer than the broker's retention fails with an error. `starting` = "full" delivers the full data first, as a single
+micro-batch, and then the changes after its cut, with no gap and no overlap (VENUS 3.3).
 
-An executor reads a piece of a stream, the changes between two offsets, as Arrow batches. Each piece has a reader of its
-own at the broker. Change i of an increment has offset base + i, so pieces may begin and end anywhere, and every change
-is in exactly one.
+An executor reads a piece of a stream, the changes between two offsets, as Arrow batches. Each piece has its own reader
+at the broker. Change i of an increment has offset base + i, so pieces may begin and end anywhere, and every change is
+in exactly one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from venus.wire import broker_pb2
 logger = logging.getLogger(__name__)
 
 FULL = -1
-#: Fewer offsets than this are not worth another task.
+#: The smallest number of offsets that is worth a task.
 PIECE_OFFSETS_MIN = 5_000
 #: How often a query retries the earliest offset if the broker trims it before the stream is open.
 LOOKS_MAX = 5
@@ -65,7 +65,7 @@ Offset = dict[str, Any]
 
 
 def encode_rows(identity: RowsIdentity | None) -> Offset:
-    """Return the part of an offset with the identity of the rows read so far; {} if that is not known."""
+    """Return the part of an offset with the identity of the rows read so far; {} if that is unknown."""
     return {} if identity is None else {"rows": row_filters.encode_identity(identity)}
 
 
@@ -83,12 +83,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: BatchPlanner | None = None
         self._table: BrokerTable | None = None
         self._until: int | None = None
-        #: Start of a stream at the earliest offset without a group, once it is open.
+        #: The start of a stream without a group at the earliest offset, once the stream is open.
         self._earliest: int | None = None
         self._moved = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drop connections: the copy goes to executors."""
+        """Return the state without connections: the copy goes to executors."""
         return self.__dict__ | {"_planner": None}
 
     # -- beside the driver -----------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return {"offset": FULL, "epoch": 0}
             named = {"earliest": status.log_start, "latest": status.next_offset}
             offset = named[options.starting] if options.starting in named else int(options.starting)
-            if options.group:  # from here on the broker keeps what comes
+            if options.group:  # from here the broker keeps new increments
                 if options.starting == "earliest":
                     offset = self._begin_at_earliest(offset)
                 else:
@@ -128,7 +128,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin_at_earliest(self, offset: int) -> int:
         """Open the stream at the log's start, and return its offset. Raises OffsetTrimmed after LOOKS_MAX attempts.
 
-        The broker may have trimmed since `offset` was read. Nothing was read yet, so the new start is as good.
+        The broker may have trimmed since `offset` was read. Nothing was read yet, so the new start serves as well.
         """
         for _ in range(LOOKS_MAX - 1):
             try:
@@ -142,7 +142,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def _begin(self, start: Offset) -> int:
-        """Open the stream after `start` and return its offset: a later one if the first offset was trimmed.
+        """Open the stream at `start` and return its offset, which is later if the first offset was trimmed.
 
         That is allowed only before anything was read: later trimming loses changes and raises an error.
         """
@@ -173,7 +173,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._until = read_business_status(self._options).next_offset
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return the end of the next micro-batch, or `start` if there is nothing new or the broker is away."""
+        """Return the end of the next micro-batch, or `start` if there is nothing new or the broker is unreachable."""
         try:
             with raise_in_spark():
                 return self._cut_of_full_data() if start["offset"] == FULL else self._next(start, limit)
@@ -186,6 +186,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
 
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return the end of the next micro-batch; `start` if there is nothing to read."""
         options, planner = self._options, self._plan()
         first = self._begin(start)
         asked = (
@@ -238,13 +239,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Record that Spark will not request anything below `end` again."""
         try:
             if "snapshot" in end:
-                if self._options.group:  # not earlier: a group that the broker knows has received its full data
+                if self._options.group:  # a group that the broker knows counts as having its full data
                     self._plan().begin(end["offset"], 0, decode_rows(end))
                 with SnapshotClient(self._options.address) as snapshots:
                     snapshots.close(end["snapshot"])
             if self._planner is not None:
                 self._planner.acknowledge(end["offset"])
-        except VenusError as error:  # the next commit covers this one, and the lease ends
+        except VenusError as error:  # the next commit covers this one, and the snapshot's lease ends by itself
             logger.warning("%s", error)
 
     def stop(self) -> None:
@@ -286,13 +287,13 @@ class OffsetPartition(InputPartition):
     start: int
     end: int
     table: BrokerTable
-    #: Identity of the rows of the set that the micro-batch was planned with, and its offset.
+    #: The rows identity of the broker set with which the micro-batch was planned, and its offset.
     reported_at: int = 0
     identity: RowsIdentity | None = None
 
 
 def increments(options: DataSourceOptions, piece: OffsetPartition) -> Iterator[broker_pb2.Increment]:
-    """Yield the increments of one table between two offsets; wait for a broker that is away."""
+    """Yield the increments of one table between two offsets; wait for an unreachable broker."""
     at, end, waits_since = piece.start, piece.end, 0.0
     while at < end:
         try:

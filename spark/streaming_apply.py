@@ -1,10 +1,10 @@
 """`venus sync --engine spark`: Structured Streaming drives the scale-out apply of one target (VENUS 3.4).
 
-Spark starts micro-batches and runs the tasks that stage them. The target determines what is applied: everything between
-its own applied offset and the micro-batch's end, by the functions passed in. So Spark's checkpoint holds no state that
-matters. It is created again with every start, and a driver may be killed at any moment.
+Spark starts micro-batches and runs the tasks that stage them. The target determines the changes to apply: everything
+between its own applied offset and the micro-batch's end, by the functions passed in. So Spark's checkpoint holds no
+state that matters. It is created again with every start, and a driver may be killed at any moment.
 
-The stream has one row for each micro-batch: the two offsets between which it lies.
+The stream has one row for each micro-batch, with its first offset and its end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from venus.rpc.address import from_options
 from venus.spark.streaming_plan import BatchLimit, BatchPlanner
 
 NAME = "venus_ranges"
-#: A micro-batch ends after this many bytes of changes, because its tasks hold it in memory.
+#: A micro-batch ends after this many bytes of changes, because its tasks hold them in memory.
 BATCH_BYTES_MAX = 256 << 20
 
 
@@ -52,7 +52,7 @@ class RangesReader(DataSourceStreamReader):
         self._planner: BatchPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drop the connection: the copy goes to executors."""
+        """Return the state without the connection: the copy goes to executors."""
         return {"_options": self._options, "_planner": None}
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -60,7 +60,7 @@ class RangesReader(DataSourceStreamReader):
         return {"offset": int(self._options["offset"]), "epoch": int(self._options["epoch"])}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Return the end of the next micro-batch; a broker that is away has nothing new."""
+        """Return the end of the next micro-batch; an unreachable broker has nothing new."""
         options = self._options
         if self._planner is None:
             self._planner = BatchPlanner(from_options(options), options["business"], "", lambda _: True)
@@ -92,7 +92,7 @@ class RangesReader(DataSourceStreamReader):
 
 
 class RangesSource(DataSource):
-    """Registered by the driver of `venus sync --engine spark` alone."""
+    """The data source that only the driver of `venus sync --engine spark` registers."""
 
     @classmethod
     def name(cls) -> str:
@@ -104,7 +104,7 @@ class RangesSource(DataSource):
         return "start bigint, end bigint"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-        """Return the reader; plain keys, because Spark's own map of options does not survive a copy."""
+        """Return the reader, with the options in a plain dict, because Spark's own map of options cannot be copied."""
         return RangesReader({key.lower(): value for key, value in self.options.items()})
 
 
@@ -121,11 +121,11 @@ class RangeApply(Protocol):
         ...
 
     def apply_up_to(self, end: int) -> None:
-        """Apply everything below an offset, exactly once however often it is called."""
+        """Apply everything below an offset exactly once, however often it is called."""
         ...
 
     def report_switch(self) -> None:
-        """Report an unfinished switch of the application, or its end, while no change arrives."""
+        """Report an unfinished switch of the application, or the end of that switch, while no changes arrive."""
         ...
 
 

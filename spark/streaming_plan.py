@@ -1,7 +1,7 @@
 """Ends of a stream's micro-batches: at the ends of increments, or of whole cuts, within limits of rows and bytes.
 
 One reader beside the driver scans the increments ahead of the executors, which read them again; it keeps a few numbers
-of each. It can restore all it knows: Spark's checkpoint has the only state.
+of each. It can restore all of its state, because Spark's checkpoint holds the only lasting state.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, change_pb2
 
 CREDIT_BYTES = 8 << 20
-#: How long to wait for increments when there seem to be none.
+#: How long to wait for increments when none seem to be available.
 PAUSE_S = 0.05
-#: Increments of a micro-batch (still whole cuts): where few changes concern the stream, the other limits do not apply.
+#: How many increments a micro-batch has at most (still whole cuts): if few changes concern the stream, the other limits
+#: have no effect.
 MARKS_MAX = 100_000
 
 
@@ -34,7 +35,7 @@ class IncrementMark:
     nbytes: int
     cut_end: bool
     epoch: int
-    identity: RowsIdentity | None = None  # of the set's rows from its end on; None: not known
+    identity: RowsIdentity | None = None  # the identity of the set's rows after it; None = unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class BatchLimit:
 
 
 def boundary(marks: deque[IncrementMark], limit: BatchLimit, *, whole_cuts: bool) -> IncrementMark | None:
-    """Return the end of a micro-batch that begins before these marks: as far as `limit` allows, at least one step.
+    """Return the end of a micro-batch that begins before these marks: as far as `limit` allows, but at least one step.
 
     None if there is no step: no increment, or no whole cut yet. Has no side effects.
     """
@@ -71,24 +72,24 @@ def boundary(marks: deque[IncrementMark], limit: BatchLimit, *, whole_cuts: bool
 
 
 class BatchPlanner:
-    """Planner that reads ahead. A `group` holds back retention, and acknowledges what Spark has committed."""
+    """Planner that reads ahead. A `group` holds back retention, and acknowledges offsets committed by Spark."""
 
     def __init__(self, address: str, business: str, group: str, concerns: Callable[[int], bool]) -> None:
         self._address, self._business, self._group = address, business, group
         self._concerns = concerns
         self._subscriber: Subscriber | None = None
         self._start = self._read_to = -1
-        self._committed: int | None = None  # Spark requests nothing below any more
+        self._committed: int | None = None  # Spark requests nothing below it any more
         self._marks: deque[IncrementMark] = deque()
-        self._rows = self._nbytes = self._cut_ends = 0  # of all marks
-        self._identity: RowsIdentity | None = None  # at the position of `_read_to`
+        self._rows = self._nbytes = self._cut_ends = 0  # totals of all marks
+        self._identity: RowsIdentity | None = None  # the identity at the position `_read_to`
         #: Table versions that were described while reading, by table and version.
         self.versions: dict[tuple[int, int], bytes] = {}
 
     def begin(self, offset: int, epoch: int, identity: RowsIdentity | None = None) -> None:
         """Move to an offset; reopen the stream if necessary. Raises OffsetTrimmed, OffsetDiverged, OtherRows.
 
-        `identity`: of the rows read up to there; None if not known.
+        `identity`: that of the rows read up to this offset; None if unknown.
         """
         while self._marks and self._start < offset and self._marks[0].end <= offset:
             mark = self._marks.popleft()
@@ -143,12 +144,13 @@ class BatchPlanner:
         return boundary(known, limit, whole_cuts=whole_cuts)
 
     def _is_behind(self, until: int) -> bool:
-        """Return whether known increments are still to come; pause briefly to avoid spinning."""
+        """Return whether increments that must exist have not arrived yet; pause briefly to avoid spinning."""
         if self._read_to < until:
             time.sleep(PAUSE_S)
         return self._read_to < until
 
     def _has_enough(self, limit: BatchLimit, *, whole_cuts: bool) -> bool:
+        """Return whether the marks read ahead fill a micro-batch."""
         has_step = bool(self._cut_ends) if whole_cuts else bool(self._marks)
         return has_step and (limit.is_reached(self._rows, self._nbytes) or len(self._marks) >= MARKS_MAX)
 
@@ -158,6 +160,7 @@ class BatchPlanner:
         self._cut_ends += sign * mark.cut_end
 
     def _take(self, increment: broker_pb2.Increment) -> None:
+        """Add the mark of the next increment; ignore one that was read before."""
         if increment.base_offset + increment.count <= self._read_to:
             return
         body = change_pb2.BatchBody.FromString(increment.body)

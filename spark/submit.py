@@ -1,6 +1,6 @@
 """Submission of a VENUS command to a cluster by spark-submit, with the driver on this machine.
 
-`build_pex` makes one file with VENUS and all it needs but Spark, for the nodes of a cluster, for any Python 3.11 there.
+`build_pex` builds one file with VENUS and its dependencies except Spark, for the nodes of a cluster with Python 3.11.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from venus.spark.session import NOT_INSTALLED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """Command line, with the additions to the environment of this process."""
+    """A command line, with additions to the environment of this process."""
 
     command: tuple[str, ...]
     environ: dict[str, str]
@@ -74,19 +74,19 @@ def _spark_submit() -> str:
 
 
 def submit(wanted: Submission, log: Path) -> int:
-    """Run spark-submit and return its exit code; stdout is the command's, Spark's output goes into the log."""
+    """Run spark-submit and return its exit code; stdout is that of the command, Spark's output goes into the log."""
     with log.open("ab") as file:
         return subprocess.run(wanted.command, env=os.environ | wanted.environ, stderr=file).returncode
 
 
-#: Files of a checkout that are not in a wheel.
+#: Files of a checkout that do not go into a wheel.
 _NOT_BUILT = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", "data")
 
 
 def build_pex(output: Path, wheel: Path | None = None) -> None:
-    """Write the PEX; what is installed here goes into it.
+    """Write the PEX from the packages that are installed here.
 
-    Raises ConfigError if pex is missing or VENUS's own wheel cannot be had.
+    Raises ConfigError if pex is missing, or if VENUS's own wheel cannot be obtained.
     """
     if importlib.util.find_spec("pex") is None:
         raise ConfigError("pex is not installed", hint="pip install 'venus-cdc[cluster]'")
@@ -94,7 +94,7 @@ def build_pex(output: Path, wheel: Path | None = None) -> None:
         raise ConfigError(f"--wheel {wheel}: no such file")
     with tempfile.TemporaryDirectory(prefix="venus-pex-") as folder:
         wheel = wheel or _own_wheel(Path(folder))
-        # Spark has its own PySpark, which must come before any other: it comes from the node.
+        # the node's Spark has its own PySpark, which must come before any other
         _run_command(
             sys.executable,
             "-m",
@@ -133,7 +133,7 @@ def _own_wheel(folder: Path) -> Path:
 
 
 def _checkout() -> Path | None:
-    """Return the checkout that VENUS runs from, None if a wheel cannot be built from it."""
+    """Return the checkout from which VENUS runs; None if a wheel cannot be built from it."""
     root = Path(venus.__file__).resolve().parents[1]
     return root if (root / "pyproject.toml").exists() and (root / "setup.cfg").exists() else None
 

@@ -1,7 +1,7 @@
 """Execution of one task in a Spark executor, the transport of its result or error, and the description of a worker.
 
-Spark schedules, repeats and spreads the tasks. The rows that a task moves do not enter the JVM: only its result
-does, as a pickle (measured: 2 to 3 times as fast as any way through a DataFrame).
+Spark schedules, repeats and spreads the tasks. The rows that a task moves do not enter the JVM. Only its result does,
+as a pickle, which was measured to be 2 to 3 times as fast as any path through a DataFrame.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class TaskFailed(Exception):
 
 
 def pack_call(function: Callable[[Any], Any], task: Any) -> bytes:
-    """Pickle a call for Spark, with the function by its name."""
+    """Pickle a call for Spark, with the name of the function."""
     return pickle.dumps((function, task))
 
 
 def run_call(work: bytes) -> bytes:
     """Run one packed call and return its pickled result; only VenusErrors keep their class."""
     function, task = pickle.loads(work)
-    # Spark's worker collects garbage behind every task: without this it walks over every module that was imported,
-    # a quarter of the worker's time in a load of narrow rows.
+    # Spark's worker collects garbage after every task. Without this call, the collector would scan every imported
+    # module, which takes a quarter of the worker's time in a load of narrow rows.
     gc.freeze()
     try:
         return pickle.dumps(function(task))
@@ -52,7 +52,7 @@ def run_call(work: bytes) -> bytes:
 
 
 def carried_error(text: str) -> VenusError | None:
-    """Return the VenusError that a task raised, if the text of Spark's exception has one."""
+    """Return the VenusError that a task raised, if the text of Spark's exception contains it; else None."""
     found = _CARRIED.findall(text)
     if not found:
         return None

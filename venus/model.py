@@ -146,7 +146,7 @@ class OwnType:
 CHILD_TABLE = "heir"
 #: The kind for a column that a broker set above masks or drops (venus/masking/border.py).
 MASKED = "masked column"
-#: The reason for an index that is being built, by REINDEX CONCURRENTLY for one: it appears and disappears by itself.
+#: The reason for an index that is being built, such as by REINDEX CONCURRENTLY: it comes and disappears by itself.
 UNFINISHED = "it is not valid at the source either"
 
 
@@ -253,7 +253,8 @@ class SourceIdentity:
 
     recorded: Mapping[str, str]  # empty before the first capture
     present: Mapping[str, str]
-    #: Groups of facts, the best first; the first group that both sides know decides. Another one is another database.
+    #: Groups of facts, the best first; the first group that both sides know decides. If its facts differ, the databases
+    #: do.
     decisive: Seq[Seq[str]]
     #: Facts that a copy changes, and a legitimate fail-over as well.
     doubtful: Seq[str] = ()

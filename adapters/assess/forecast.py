@@ -1,7 +1,7 @@
 """Forecast from a survey's figures: duration of fill and cut-over, cost of triggers, disk space. Pure.
 
-Every constant is measured by bench/forecast.py on its machine; `speed` says how many times as long the same work takes
-here. A table of unknown size is left out, and named.
+Every constant is measured by bench/forecast.py on its machine; `speed` is how many times as long the same work takes
+here. A table of unknown size is left out, and listed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from venus.adapters.dialects.survey_contract import LogRates, ReadingPace, Table
 _HOUR_S = 3600.0
 _KIB = 1024.0
 
-#: Seconds for starting processes, reading dictionaries, the first and the last cut; then for the statements of a table.
+#: Seconds to start processes, read dictionaries, make the first and the last cut; then seconds for the statements of a
+#: table.
 FIXED_S = 2.5
 TABLE_S = 0.006
 #: Time to write a row and its key to a PostgreSQL target: for the row, for each value, for each KiB.
@@ -26,7 +27,7 @@ POOL_ROWS, POOL_S = 50_000, 1.2
 #: Time to read and hash a row on all three sides in a cut-over: for the row, for each value, for each KiB.
 COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US = 8.0, 1.2, 10.0
 CUTOVER_FIXED_S = 3.0
-#: How long the source has to be at rest before a cut-over compares (`--quiet`).
+#: How long the source has to be at rest before a cut-over compares the rows (`--quiet`).
 QUIET_S = 5.0
 #: Overhead of a row at the broker, in bytes: its entries in the log and in the full data.
 BROKER_ROW_BYTES = 40
@@ -42,7 +43,7 @@ ROW_BYTES_ASSUMED = 200
 class TableForecast:
     """Forecast of one table."""
 
-    row_bytes: float  # as text, in a message
+    row_bytes: float  # the size of its rows as text, in messages
     read_s: float
     load_s: float
     compare_s: float
@@ -100,7 +101,7 @@ def forecast_table(
         return None
     row_bytes = _row_bytes(size)
     read_s = size.rows * _seconds_per_row(pace.row_us, pace.value_us, pace.kib_us, columns, row_bytes) * speed
-    if size.sample and size.sample.rows:  # over a slow line the sample is more accurate than the bench
+    if size.sample and size.sample.rows:  # over a slow network the sample is more accurate than the bench
         read_s = max(read_s, _read_seconds(size))
     per_s = size.changes / size.over_s if size.changes is not None and size.over_s > 0 else None
     return TableForecast(
@@ -137,7 +138,7 @@ def _read_seconds(size: TableSize) -> float:
     return size.sample.seconds * size.rows / size.sample.rows if size.sample.rows >= _TELLING_ROWS else 0.0
 
 
-#: A smaller sample measures the query, not the rows.
+#: A smaller sample would measure the query rather than the rows.
 _TELLING_ROWS = 1_000
 
 

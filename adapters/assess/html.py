@@ -198,7 +198,7 @@ def mark_code(text: str) -> str:
 
 
 def _html_table(columns: tuple[str, ...], numeric: Iterable[str], rows: Iterable[str], *, words: bool = False) -> str:
-    """Return an HTML table. With `words` its cells are sentences, which a narrow screen shows below each other."""
+    """Return an HTML table. With `words` its cells are sentences, which a narrow screen shows one below the other."""
     right, kind = set(numeric), ' class="words"' if words else ""
     head = "".join(f"<th{' class=number' if name in right else ''}>{escape(name)}</th>" for name in columns)
     return f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

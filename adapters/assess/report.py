@@ -1,7 +1,7 @@
 """The assessment: its tables, findings and forecast, as objects and as a JSON document.
 
-It takes the dialect's survey, dictionary and check, and the speed of this machine, and only reads. It has the remedies,
-too: a script for the database's own client, and lines for the configuration.
+It combines the dialect's survey, dictionary and check with the speed of this machine, and only reads. It also gives the
+remedies: a script for the database's own client, and lines for the configuration.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class AssessedTable:
 
     size: TableSize
     columns: int
-    #: Declared types, with how many columns have each.
+    #: Declared types, each with its number of columns.
     types: Mapping[str, int]
     #: Why VENUS refuses the table; empty means that VENUS carries it.
     refused: tuple[str, ...]
-    #: Parts that are not carried though the table is: checks, indexes, defaults, columns.
+    #: Parts that are not carried although the table is carried: checks, indexes, defaults, columns.
     left_out: tuple[str, ...]
     forecast: TableForecast | None
 
@@ -65,7 +65,7 @@ class Assessment:
     server: str
     #: Database and host.
     place: str
-    version: str  # VENUS's own
+    version: str  # the version of VENUS
     taken_at: str
     tables: tuple[AssessedTable, ...]
     findings: tuple[Finding, ...]
@@ -90,7 +90,7 @@ class Assessment:
 
     @property
     def carried_tables(self) -> tuple[AssessedTable, ...]:
-        """The tables that VENUS carries as they are."""
+        """The tables that VENUS carries."""
         return tuple(t for t in self.tables if not t.refused)
 
     @property
@@ -268,7 +268,7 @@ _OPEN = re.compile(r"\.\.\.")
 
 
 def build_script(findings: Seq[Finding], *, transactional: bool) -> str:
-    """Return the statements for all blocking findings, a comment where there is none; "" if nothing blocks."""
+    """Return statements for all blocking findings, or a comment where none helps; "" if nothing blocks."""
     blocking = [finding for finding in findings if finding.blocks]
     if not blocking:
         return ""
@@ -333,10 +333,10 @@ _SCHEMA = TableSchema(
 
 
 def measure_speed(clock: Callable[[], float] = time.process_time) -> float:
-    """Return how many times as long a core takes here as on the machine of the bench.
+    """Return how many times as long a core of this machine takes as one of the benchmark machine.
 
-    Other load of the machine does not count, because it may be different during the fill. Other work costs
-    processor time too, through shared caches and hyper-threads, so the quickest part counts.
+    Other load of the machine is left out, because it may be different during the fill. Such load also costs this
+    process processor time, through shared caches and hyper-threads, so only the quickest part counts.
     """
     return min(measure_parts(clock)) * PARTS / REFERENCE_S
 

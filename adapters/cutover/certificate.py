@@ -1,8 +1,8 @@
 """Certificate of a cut-over: counts and hashes of every table on all sides. Pure.
 
 The document is plain data, so that it can be stored at the target and written as JSON or text. A table's hash is one
-number for all of its rows, the same wherever and in whatever order it is read (features 3, U9). Tables that the
-patterns choose and that are not captured are listed, because a cut-over would silently omit them.
+number for all of its rows. It does not depend on where and in which order the rows are read (features 3, U9). Tables
+that the patterns choose but that are not captured are listed, because a cut-over would silently omit them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ HASH = "sum of xxh3-128 over the row messages, modulo 2^128"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTable:
-    """Comparison of one table on the three sides. `converted`: compared in the form that the target stores."""
+    """Comparison of one table on the three sides. `converted`: the values were compared as the target stores them."""
 
     table: str
     target_table: str
@@ -83,7 +83,7 @@ class ComparedTable:
 
     @property
     def difference(self) -> str:
-        """The difference, if `equal` is false: the counts, or with equal counts the side with other rows."""
+        """The difference, if `is_equal` is false: the counts, or with equal counts the side with other rows."""
         sides = {"source": self.source, "full data": self.full, "target": self.target}
         if len({found.rows for found in sides.values()}) > 1:
             return ", ".join(f"{side} {found.rows:,} rows" for side, found in sides.items())
@@ -143,7 +143,7 @@ def counters_document(counters: Sequence[CounterSetting]) -> dict[str, Any]:
 
 
 def certified_comparison(found: Mapping[str, Any], ended_at: datetime) -> LastComparison:
-    """Return the comparison behind a certificate: every row of every table was the same on all sides."""
+    """Return the comparison that a certificate proves: every row of every table was the same on all sides."""
     rows = sum(table["rows"]["target"] for table in found["tables"])
     ended_at_us = round(ended_at.timestamp() * 1e6)
     return LastComparison(ended_at_us=ended_at_us, verdict="same", leg="all", tables=len(found["tables"]), rows=rows)
@@ -159,7 +159,7 @@ def schema_document(differences: Sequence[SchemaDifference]) -> dict[str, Any]:
 
 
 def losses_document(losses: Sequence[WayBackLoss]) -> dict[str, Any]:
-    """Return the certificate's part about what could not come back to the old database."""
+    """Return the certificate's part about values and objects that could not come back to the old database."""
     return {"could_not_come_back": [loss.document for loss in losses]}
 
 
@@ -252,7 +252,7 @@ def _block(table: UncapturedTable) -> CutoverObstacle:
 
 
 def left_out_document(left_out: Iterable[UncapturedTable], released: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the tables for the certificate; `released`: those that were taken out of capture, with the reason."""
+    """Return the left-out tables for the certificate; `released`: tables taken out of capture, with the reason."""
     return [
         *({"table": t.name, "reason": t.obstacle or "not captured"} for t in left_out),
         *({"table": name, "reason": f"not captured any more ({why})"} for name, why in sorted(released.items())),

@@ -1,8 +1,8 @@
 """Comparison of every table on the three sides of a cut-over: source, full data, target; each in bounded memory.
 
-Values are compared first as they travel; those that differ, in the form that the target stores. The source is read in
-one snapshot in which no captured change waits. It uses the cut of capture's first fill and rolls it back, so nothing is
-written there.
+Values are first compared as they travel; if they differ, in the form that the target stores. The source is read in one
+snapshot in which no captured change waits. It opens a cut as for a first fill and rolls it back, so nothing is written
+there.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _hash_sections(
 
 
 def hash_target(target: CutoverTarget, table: VersionedTable, progress: Progress) -> TableHash:
-    """Hash the table at the target, in the snapshot of the caller's `reading`."""
+    """Hash the table at the target, in the snapshot that the caller has opened."""
     found = TableHash()
 
     def take(record_ids: PackedBytes, rows: PackedBytes) -> None:
@@ -143,7 +143,7 @@ def open_quiet_cut(source: Source, tables: Mapping[int, VersionedTable]) -> Cut:
 
 
 def _is_usable(cut: Cut, tables: Mapping[int, VersionedTable], *, heartbeats: bool) -> bool:
-    """Return whether the cut is usable; roll it back if not. `heartbeats`: these may wait."""
+    """Return whether the cut is usable; roll it back if not. `heartbeats`: whether heartbeats may wait."""
     waiting = cut.read_sections(rows_max=1, bytes_max=1)
     try:
         first = next(waiting, None)
@@ -160,6 +160,7 @@ def _is_usable(cut: Cut, tables: Mapping[int, VersionedTable], *, heartbeats: bo
 
 
 def _initial_fill(table_id: int) -> FillState:
+    """Return the state of a fill that has read nothing."""
     return FillState(table_id=table_id, sweep_from=Sequence(0), cursor=b"", rows_done=0, rows_estimate=0, done=False)
 
 
@@ -225,7 +226,7 @@ class CutoverComparison:
         for wire in self.snapshot.schemas:
             schema = schemas_codec.from_wire(wire)
             versions[schema.table_id] = (*versions.get(schema.table_id, ()), schema)
-        for schema in known.values():  # a version without rows so far
+        for schema in known.values():  # a version that has no rows yet
             if all(s.version != schema.version for s in versions.get(schema.table_id, ())):
                 versions[schema.table_id] = (*versions.get(schema.table_id, ()), schema)
         tables = {

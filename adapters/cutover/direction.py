@@ -1,8 +1,8 @@
-"""Which of two databases is the application's: the settings of each direction, read from the databases' own records.
+"""The direction of replication between two databases, from the databases' own records, and its settings.
 
-The configuration names the source and the targets as at the beginning. After `venus cutover --fall-back` changes flow
-the other way: the target is the source, and the configured source is a target with the name `@source`. Every command
-works on the settings of the present direction.
+The configuration names the source and the targets of the initial direction. After `venus cutover --fall-back` changes
+flow in the other direction: the target is the source, and the configured source is a target with the name `@source`.
+Every command works on the settings of the present direction.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FallBackPair:
         return self.main if name == OLD else OLD
 
     def open_source(self, follower: str) -> Source:
-        """Return the other one as the source of this follower."""
+        """Open the other database as the source of this follower."""
         return open_source(self.settings_to(follower))
 
     def open_target(self, name: str) -> Target:
@@ -62,7 +62,7 @@ def reverse(base: Settings, main: str) -> Settings:
     """Return the settings in which target `main` is the source and the configured source is a target.
 
     A row that the configured source cannot hold waits in quarantine, so that the other rows and tables follow. VENUS's
-    options concern capture, so they move to the database that is captured, as far as its kind has them.
+    options concern capture, so they move to the database that is captured, if its kind has them.
     """
     old, new = base.source, base.targets[main]
     url = replace_own_options(new.url.get_secret_value(), old.url.get_secret_value(), f"[targets.{main}] url")
@@ -80,7 +80,7 @@ def _missing_options(dialect: str) -> dict[str, Any]:
 
 
 def _spell_patterns(base: Settings, new: TargetSettings) -> dict[str, Any]:
-    """Return the patterns of tables and columns as the target writes the names, if it writes them in another way."""
+    """Return the patterns of tables and columns in the target's spelling of names, where that differs."""
     old, dialect = base.source, DIALECTS[_scheme(base)]
     if not has_upper_case_names(dialect):
         return {}
@@ -105,6 +105,7 @@ def _spell_patterns(base: Settings, new: TargetSettings) -> dict[str, Any]:
 
 
 def _login(place: SourceSettings | TargetSettings) -> dict[str, Any]:
+    """Return the options by which VENUS connects to a database."""
     return {"url": place.url, "password_command": place.password_command, "password_file": place.password_file}
 
 
@@ -118,7 +119,7 @@ def _as_target(source: SourceSettings, new: TargetSettings | None = None) -> For
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayBack:
-    """What forbids a fall-back to a source, and what could not come back to it."""
+    """The obstacles to a fall-back to a source, and the losses: values and objects that could not come back to it."""
 
     obstacles: tuple[CutoverObstacle, ...]
     losses: tuple[WayBackLoss, ...]
@@ -157,7 +158,7 @@ class FallBackState:
     def is_reversed(self) -> bool:
         """Whether the configured source follows. Raises Refused if the records contradict each other.
 
-        While one database is away, the record of the other one decides.
+        While one database is unreachable, the record of the other one decides.
         """
         old, new = self.records[OLD], self.records[self.pair.main]
         if any(self.errors.values()):
@@ -172,7 +173,7 @@ class FallBackState:
 
     @property
     def is_switching(self) -> bool:
-        """Whether a switch is not finished."""
+        """Whether a switch is unfinished."""
         return is_switching(*self.records.values())
 
     @property
@@ -186,7 +187,7 @@ class FallBackState:
         return OLD if self.is_reversed else self.pair.main
 
     def state_of(self, name: str) -> SideState | None:
-        """Return the state of a database; None = it has no record, or is away."""
+        """Return the state of a database; None = it has no record, or is unreachable."""
         record = self.records[name]
         return record.state if record is not None else None
 
@@ -205,7 +206,7 @@ def check_pair(base: Settings, main: str) -> FallBackPair:
     if base.source.mode == "inline":
         raise ConfigError("--fall-back: a source in mode inline cannot follow a target", hint=SUPPORTED)
     config, namespace = base.targets[main], fixed_namespace(_scheme(base))
-    is_mapped = has_upper_case_names(DIALECTS[_scheme(base)])  # names are found again by the rule
+    is_mapped = has_upper_case_names(DIALECTS[_scheme(base)])  # the rule must convert names back
     if not is_mapped and (config.schema_ != namespace or config.names == "lower"):
         wanted = f'with schema = "{namespace}" since its load, without' if namespace else "without schema and"
         raise ConfigError(
@@ -230,6 +231,7 @@ def read_state(base: Settings) -> FallBackState | None:
 
 
 def _possible_pair(base: Settings, name: str) -> FallBackPair | None:
+    """Return the pair of databases, None if they cannot switch."""
     try:
         return check_pair(base, name)
     except VenusError:
@@ -248,12 +250,12 @@ def _read_record(pair: FallBackPair, name: str) -> tuple[SideRecord | None, str]
 
 
 def require_state(base: Settings) -> FallBackState:
-    """Return the records. Raises Refused if there are none or if they contradict, and the error of one that is away."""
+    """Return the records. Raises Refused if there are none or they contradict, or the error of an unreachable one."""
     if (state := read_state(base)) is not None:
         state.check()
         return state
     for pair in filter(None, (_possible_pair(base, name) for name in base.targets)):
-        pair.open_target(OLD).open_side().close()  # fails if the target is away: its record could prove a switch
+        pair.open_target(OLD).open_side().close()  # fails if the target is unreachable: its record could prove a switch
     raise Refused(
         "nothing was cut over with --fall-back, so there is no follower to return to",
         hint="`venus cutover --undo` works as long as the target has not been written to",

@@ -1,7 +1,7 @@
-"""Repetition of the steps of a cut-over that another session's lock prevents.
+"""Repetition of a cut-over's steps while another session's lock prevents them.
 
-Each step is one transaction, or may be repeated (switch.py). A database undoes it if a lock is not granted in time, or
-to end a deadlock. Between two attempts everything that has queued behind VENUS's lock request proceeds.
+Each step is one transaction, or may be repeated (switch.py). A database rolls it back if a lock is not granted in time,
+or to end a deadlock. Between two attempts, the sessions that have queued behind VENUS's lock request proceed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAUSE_S = 0.2
-#: How often a step is repeated after deadlocks, however long it takes.
+#: How often a step is repeated after deadlocks, regardless of the time limit.
 DEADLOCKS_MAX = 5
 
 
 class LockPatience:
-    """Repeats a step until it gets its locks, for at most `wait_s` seconds; `report` receives what it waits for."""
+    """Repeats a step until it gets its locks, for at most `wait_s` seconds; `report` receives the reason to wait."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class LockPatience:
         self._sleep = sleep
 
     def run(self, step: Callable[[], T], describe_holders: Callable[[], str] = lambda: "") -> T:
-        """Return what the step returns. Raises LockTimeout, with its possible holders, when the time is up."""
+        """Return the result of the step. Raises LockTimeout, with the possible holders, when the time is up."""
         until, deadlocks, before = self._monotonic() + self._wait_s, 0, ""
         while True:
             try:

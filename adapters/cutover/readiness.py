@@ -1,7 +1,7 @@
 """State of everything between the source and one target, and the obstacles to a cut-over in it (features 4, 41).
 
-`read_readiness` reads the state; `find_blocks` and `find_pending` evaluate it and are pure. The cut-over waits for what
-is only pending; every other obstacle is a line with its cause and the command that fixes it.
+`read_readiness` reads the state; `find_blocks` and `find_pending` evaluate it and are pure. The cut-over waits for
+obstacles that are only pending; every other obstacle is a line with its cause and the command that fixes it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Readiness:
     producer: str
     halves: int
     next_offset: int
-    committed: dict[int, int]  # table -> changes that the broker has committed since the beginning
+    committed: dict[int, int]  # by table: the changes that the broker has committed since the beginning
     applied: bool  # whether an under adapter is connected for this target
     at_target: TargetView
     alarms: tuple[str, ...] = field(default=())
@@ -56,7 +56,7 @@ class Readiness:
     released: dict[str, str] = field(default_factory=dict)
     #: Removed tables that were dropped at the source.
     gone: frozenset[str] = frozenset()
-    #: Tables that the patterns choose and that are not captured; certificate.py chooses which may be left out.
+    #: Tables that the patterns choose but that are not captured; certificate.py chooses those that may be left out.
     uncaptured: tuple[UncapturedTable, ...] = ()
     #: Tables that were dropped at the target.
     missing: frozenset[str] = frozenset()
@@ -121,7 +121,7 @@ def relevant_alarms(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
     """Return the alarms of a business, without those of other targets and sets, which a cut-over does not affect.
 
     Alarms about uncaptured tables are left out as well: the source has just been asked, and the operator may leave
-    these tables out. So are those about an unfinished switch, which the command completes.
+    these tables out. So are alarms about an unfinished switch, which the command completes.
     """
     prefix = f"{own.business}/"
     others = [c.group for c in own.consumers if c.group != group]
@@ -206,7 +206,7 @@ def _table_block(table: TargetTable, at: str) -> CutoverObstacle | None:
 
 
 def find_alarms(readiness: Readiness, *, passing: bool) -> list[CutoverObstacle]:
-    """Return the broker's alarms: those that may end by themselves, such as a lag, or the others. Pure."""
+    """Return the broker's alarms; `passing`: those that may end by themselves, such as a lag, else the others. Pure."""
     return [
         CutoverObstacle(what=f"broker: {alarm}", remedy="venus status")
         for alarm in readiness.alarms
@@ -215,7 +215,7 @@ def find_alarms(readiness: Readiness, *, passing: bool) -> list[CutoverObstacle]
 
 
 def find_missing(readiness: Readiness) -> list[CutoverObstacle]:
-    """Return changes that wait for a process that is not running; a reconnecting process is briefly away. Pure."""
+    """Return the changes that wait for a process that is not running, or that is just reconnecting. Pure."""
     found = []
     if not readiness.producer and (readiness.halves or any(t.log_rows or not t.fill_done for t in readiness.source)):
         found.append(
@@ -229,7 +229,7 @@ def find_missing(readiness: Readiness) -> list[CutoverObstacle]:
 
 
 def find_pending(readiness: Readiness) -> list[CutoverObstacle]:
-    """Return what needs no more than time and a source at rest. Pure."""
+    """Return the obstacles that only need time and a source at rest. Pure."""
     found = find_alarms(readiness, passing=True)
     for t in readiness.source:
         if not t.fill_done:

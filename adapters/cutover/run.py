@@ -2,9 +2,9 @@
 
 Read the state -> wait until drained -> watch that the source is at rest -> compare source, full data and target ->
 check every foreign key -> set counters -> check that nothing moved -> mark -> finish. Everything up to the mark may be
-repeated at will, and is what a rehearsal does. The mark is one transaction that holds the applied offset:
-from there on VENUS writes no row at this target. What is left then (actions of foreign keys, GENERATED ALWAYS) is done
-again by the next run if this one is killed.
+repeated at will; a rehearsal does only that. The mark is one transaction that locks the applied offset: after it VENUS
+writes no row at this target. If the process is killed, the next run repeats the remaining steps (actions of foreign
+keys, GENERATED ALWAYS).
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 LOOK_EVERY_S = 0.2
-#: A process that is away for less than this counts as reconnecting; the broker repeats an alarm for less than this
-#: after its reason has ended, as that of a comparison after its repair.
+#: A process that is disconnected for less than this counts as reconnecting. The broker repeats an alarm for less than
+#: this after its reason has ended, for example after the repair of a difference.
 RECONNECT_S = 5.0
-#: How long the undoing waits for locks.
+#: How long an undo waits for locks.
 _UNDO_WAIT_S = 60.0
 
 T = TypeVar("T")
@@ -79,10 +79,10 @@ class CutoverRequest:
     wait_s: float = 60.0
     quiet_s: float = 5.0
     leave_invalid: bool = False
-    #: Tables that are not captured and are left out.
+    #: The names of uncaptured tables that the operator leaves out.
     leave_out: tuple[str, ...] = ()
     leave_differences: bool = False
-    #: The two databases between which the application can switch; None = there is no way back with its writes.
+    #: The two databases between which the application can switch; None = no way back that keeps its writes.
     pair: FallBackPair | None = None
     #: Time and names, from the caller.
     head: dict[str, Any] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def run_cutover(
 
 
 def undo_switch(pair: FallBackPair, name: str) -> None:
-    """Let the database that accepted writes before an unfinished switch accept them again. Raises Refused."""
+    """Undo an unfinished switch: the database that accepted writes before accepts them again. Raises Refused."""
     settings = pair.settings_to(name)
     target = open_target(settings, name)
     with (
@@ -137,7 +137,7 @@ def undo_switch(pair: FallBackPair, name: str) -> None:
 
 
 def undo_target_cutover(settings: Settings, name: str, report: Report = lambda *_: None) -> CutoverMark:
-    """Return a target to VENUS, as it was before the mark. Raises Refused if it has been written to since."""
+    """Give a target back to VENUS, in its state before the mark. Raises Refused if it has been written to since."""
     target = open_target(settings, name)
     with target.open_cutover() as session:
         mark = session.read_mark()
@@ -193,7 +193,7 @@ class _Cutover:
         self._blocks: list[CutoverObstacle] = []
 
     def run(self) -> CutoverOutcome:
-        """Do everything up to the mark, then mark and finish; a rehearsal stops before."""
+        """Do everything up to the mark, then mark and finish; a rehearsal stops before the mark."""
         start = self._wait_until_drained()
         there = self._session.read_tables()
         self._add_block(self._session.find_differences())
@@ -216,7 +216,7 @@ class _Cutover:
         return self.finish(found)
 
     def _run_step(self, step: Callable[[], T]) -> T:
-        """Run a step at the target, or again if a lock of another session prevents it. Raises LockTimeout."""
+        """Run a step at the target; repeat it while another session's lock prevents it. Raises LockTimeout."""
         return self._switch.run_step(self._switch.follower, step) if self._switch else self._patience.run(step)
 
     # -- obstacles -------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class _Cutover:
     def _check_way_back(self, schema: Sequence[SchemaDifference]) -> list[WayBackLoss]:
         """Check that changes could come back, then let the target reject writes until it is the application's.
 
-        Returns what could not come back; nothing without a way back.
+        Return the values and objects that could not come back; empty without a way back.
         """
         if self._switch is None:
             return []
@@ -245,7 +245,7 @@ class _Cutover:
         """Wait until nothing is on its way to the target."""
         end = time.monotonic() + self._request.wait_s
         before: dict[str, int] | None = None
-        there_at = time.monotonic()  # when all processes were last connected, without an alarm
+        there_at = time.monotonic()  # the last time at which all processes were connected and there was no alarm
         while True:
             readiness = self._run_step(self._read_readiness)
             before = readiness.counters if before is None else before
@@ -267,7 +267,7 @@ class _Cutover:
                 return readiness
             if self._blocks or time.monotonic() > end:
                 self._add_block(away)  # each of these obstacles names its own remedy
-                # waiting changes do not show which tables are written to; changes that have passed do
+                # only changes that have passed show which tables are written to; waiting changes do not
                 self._add_block(
                     [*waits, *find_movement(before, readiness.counters)],
                     "stop the application's writes at the source; `venus status --watch` shows what is late",
@@ -281,7 +281,7 @@ class _Cutover:
         return read_readiness(self._source, self._admin, business, self._session, chosen.tables, chosen.exclude)
 
     def _choose_left_out(self, readiness: Readiness) -> list[UncapturedTable]:
-        """Return the tables that are not captured and that the operator leaves out. Raises ConfigError."""
+        """Return the uncaptured tables that the operator leaves out. Raises ConfigError."""
         return choose_left_out(readiness.uncaptured, self._request.leave_out)
 
     def _document_left_out(self, readiness: Readiness) -> list[dict[str, Any]]:
@@ -386,14 +386,14 @@ class _Cutover:
         self._report(f"closes {self._switch.owner.name} and opens {self._switch.name}", 0, 0)
         at = self._switch.close_owner(lambda: check(self._wait_until_drained().at_target.tables))
         self._wait_until_drained()
-        # once more: a number may have been drawn since, and no write can follow it now
+        # once more: numbers may have been drawn since, and now no further write can draw one
         numberings = self._source.dictionary.read_numberings()
         counters = self._run_step(lambda: self._session.set_counters(numberings))
         found = found | certificate.counters_document(counters) | {"switch": asdict(at)}
         self._switch.open(self._session, found, check, at)
 
     def reopen_on_failure(self) -> AbstractContextManager[None]:
-        """Undo an unfinished switch if the block fails; a rehearsal changes nothing."""
+        """Return a context that undoes an unfinished switch if its block fails; a rehearsal changes nothing."""
         if self._switch is None or self._request.rehearse:
             return nullcontext()
         return self._switch.reopen_on_failure(self._session)
@@ -404,7 +404,7 @@ class _Cutover:
             self._switch.complete()
 
     def finish(self, found: dict[str, Any], *, resumed: bool = False) -> CutoverOutcome:
-        """Enable what would have disturbed VENUS: actions of foreign keys, GENERATED ALWAYS."""
+        """Finish: enable what would have disturbed VENUS (actions of foreign keys, GENERATED ALWAYS)."""
         self._session.read_tables()
         self._report("enforces the foreign keys", 0, 0)
         numberings = self._source.dictionary.read_numberings()

@@ -1,9 +1,9 @@
 """One switch of the application from one database to the other, step by step (switching.py); idempotent.
 
-The capture of the former owner is ended by its own protocol: this process takes over as the producer, decides what is
-undecided, and seals the checkpoint. Nothing can be committed after that, so the broker's next offset is the position
-that both databases have in common. The new owner continues the same business there: batch numbers, Sequences and
-offsets continue, and its full data stays valid.
+This process ends the former owner's capture by the protocol of capture itself: it takes over as the producer, decides
+the undecided half messages, and seals the checkpoint. Nothing can be committed after that, so the broker's next offset
+is the position that both databases have in common. From there the new owner continues the same business: batch numbers,
+Sequences and offsets continue, and the broker's full data stays valid.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from venus.rpc.address import broker_address
 from venus.rpc.admin import AdminClient
 from venus.rpc.nearest_subscriber import open_subscriber
 
-#: How often to take over from a capture that starts again at the same time.
+#: How often to retry the take-over from a capture that starts again at the same time.
 _TRIES = 5
 _PAUSE_S = 0.2
 _DECIDE_TIMEOUT_S = 30.0
@@ -49,7 +49,7 @@ Check = Callable[[Seq[TargetTable]], None]
 
 @contextmanager
 def advise(advice: str) -> Iterator[None]:
-    """Add to an error of the block what to do about it."""
+    """Add advice to an error that the block raises."""
     try:
         yield
     except VenusError as error:
@@ -58,7 +58,7 @@ def advise(advice: str) -> Iterator[None]:
 
 
 class Switch:
-    """A switch to database `name` of the pair, which follows at its beginning."""
+    """A switch to database `name` of the pair, which follows when the switch begins."""
 
     def __init__(
         self,
@@ -119,14 +119,14 @@ class Switch:
     # -- before the switch -----------------------------------------------------------------------------------------
 
     def find_obstacles(self) -> list[CutoverObstacle]:
-        """Return what prevents the way back. Reads only."""
+        """Return the obstacles to the way back. Reads only."""
         captured, released = self._tables()
         handover = self.follower.plan_handover(captured, released)
         found = [CutoverObstacle(what=f"{line}: changes could not come back") for line in handover.obstacles]
         return found + self.owner.find_obstacles([t.schema for t in captured])
 
     def find_losses(self, differences: Seq[SchemaDifference]) -> list[WayBackLoss]:
-        """Return what could not come back from the follower once it is the application's database. Reads only."""
+        """Return the losses that are possible once the follower is the application's database. Reads only."""
         tables = self._schemas
         there = self._source.dictionary.read_table_names()
         return find_losses(
@@ -138,14 +138,14 @@ class Switch:
         )
 
     def prepare(self) -> None:
-        """Let the follower reject writes of the application, if it does not yet."""
+        """Let the follower reject writes of the application, unless it already does."""
         self.run_step(self.owner, self.owner.install)
         self.run_step(self.follower, self.follower.install)
         if self.step is Step.PREPARE:
             self._reject_writes(self.follower, self._record(self.follower, SideState.FOLLOWING, 0), self._schemas)
 
     def run_step(self, side: FallBackSide, step: Callable[[], T]) -> T:
-        """Run a step at this database, or again if a lock of another session prevents it. Raises LockTimeout."""
+        """Run a step at this database; repeat it while another session's lock prevents it. Raises LockTimeout."""
         return self._patience.run(step, side.describe_open_transactions)
 
     def _reject_writes(self, side: FallBackSide, record: SideRecord, schemas: Seq[TableSchema]) -> None:
@@ -165,7 +165,7 @@ class Switch:
     def reopen_on_failure(self, session: CutoverTarget) -> Iterator[None]:
         """Let the owner accept writes again if the block fails, unless the follower has been opened.
 
-        After a crash the records say where the next run continues.
+        After a crash the records show where the next run continues.
         """
         try:
             yield
@@ -188,7 +188,7 @@ class Switch:
         return self.run_step(self.owner, self._stop) if self.step is Step.STOP else self._stopped_position()
 
     def reopen(self, session: CutoverTarget) -> None:
-        """Let the owner accept writes again. Raises Refused if the application's database is the other one already.
+        """Let the owner accept writes again. Raises Refused if the other database is already the application's.
 
         The lock waits for a transaction that may still open the follower, and keeps another process from doing so.
         """
@@ -215,7 +215,7 @@ class Switch:
         self.run_step(self.follower, put_mark)
 
     def complete(self) -> None:
-        """Let the former owner follow from the position of the switch on, if it does not yet."""
+        """Let the former owner follow from the position of the switch, unless it already does."""
         step = self.step
         if step is Step.DONE:
             return
@@ -230,7 +230,7 @@ class Switch:
 
     def _follow(self) -> None:
         with closing(self._pair.open_source(self.owner.name)) as source:
-            # a version of its own for what the last step has changed there
+            # store a version for changes that the last step has made there
             self.run_step(self.follower, source.capture.refresh_schemas)
         start = self.follower.read_start()
         self._attach(start)
@@ -272,6 +272,7 @@ class Switch:
             return session.epoch, self._decided_offset(settings)
 
     def _decided_offset(self, settings: Settings) -> int:
+        """Wait until the broker has decided all batches of the source; return its next offset."""
         last_batch = self._source.registry.read_state().last_batch
         deadline = time.monotonic() + _DECIDE_TIMEOUT_S
         while True:

@@ -1,4 +1,4 @@
-"""Canonical text (change.proto) where all dialects agree: floating-point numbers, and changes of a column's type. Pure.
+"""Canonical text (change.proto) that is the same in all dialects: floats, and changes of a column's type. Pure.
 
 A float has the text that PostgreSQL writes, so that a value compares equal as text at source, broker and target.
 
@@ -22,6 +22,7 @@ _WIDTH = re.compile(r"\(\d+(,-?\d+)?\)")
 
 
 def _accept_any_width(_: LogicalType, __: LogicalType) -> bool:
+    """Return True: a change of width keeps every text."""
     return True
 
 
@@ -31,7 +32,7 @@ def _are_whole_numbers(before: LogicalType, now: LogicalType) -> bool:
 
 
 def _fits_decimal(_: LogicalType, now: LogicalType) -> bool:
-    """Whether whole numbers stay without decimal places, which only a scale adds."""
+    """Whether whole numbers stay without decimal places: a decimal of scale 0 adds none."""
     return now.scale == 0
 
 
@@ -95,7 +96,7 @@ def changed_key_column(now: TableSchema, before: TableSchema) -> str:
 
 
 def has_changes_of_values(before: TableSchema, now: TableSchema) -> bool:
-    """Whether rows that were sent lack a value or have another text of one: a column is new, retyped or renamed."""
+    """Whether rows sent before lack a value or have a different text: a column is new, retyped or renamed."""
     known = {c.number: c for c in before.columns}
     return any(
         (was := known.get(c.number)) is None or was.name != c.name or not keeps_text(was.type, c.type)
@@ -103,7 +104,7 @@ def has_changes_of_values(before: TableSchema, now: TableSchema) -> bool:
     )
 
 
-#: From this power of ten on PostgreSQL writes an exponent, by bytes.
+#: The power of ten from which PostgreSQL writes an exponent, by the number's size in bytes.
 _DIGITS = {4: 6, 8: 15}
 _ODD = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 

@@ -41,7 +41,7 @@ class TableHalted(SourceError):
             or f"correct the row, exclude its column in [source.columns], or `venus pause {table.qualified_name}`",
         )
         self.table = table
-        #: Key, column and what is wrong with it.
+        #: The key, the column and the problem.
         self.why = why
 
 
@@ -127,7 +127,7 @@ class RegisteredTable:
 class UncapturedTable:
     """A table that the patterns choose and the registry does not contain: new, renamed, detached or refused.
 
-    `obstacle` is the reason why it cannot be captured as it is; empty = the next installation captures it.
+    `obstacle` is the reason why it cannot be captured in its present form; empty = the next installation captures it.
     """
 
     name: str
@@ -175,7 +175,7 @@ class Numbering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherObject:
-    """An object of the application that is no table: VENUS does not carry it, and reports it."""
+    """An object of the application other than a table: VENUS does not carry it, and reports it."""
 
     kind: str  # view, trigger, procedure, ...
     name: str
@@ -215,7 +215,7 @@ class Cut(Protocol):
         """Run the local transaction, durably. Raises Fenced if another instance has raised the epoch."""
 
     def rollback(self) -> None:
-        """Close the snapshot and leave everything as it was."""
+        """Close the snapshot and change nothing."""
 
 
 class SourceDictionary(Protocol):
@@ -257,7 +257,7 @@ class SourceInstaller(Protocol):
         """Return every statement of the installation, in order. Raises Refused if a finding blocks."""
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Install what is missing. Idempotent. A trigger that had vanished marks its table RESYNC.
+        """Install the missing objects. Idempotent. A trigger that had vanished marks its table RESYNC.
 
         A chosen table that was taken out of capture is captured again, in its present version, and is read completely.
         """

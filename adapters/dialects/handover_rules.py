@@ -1,4 +1,4 @@
-"""Rules of a handover: another database continues the capture of one, perhaps of another kind."""
+"""Rules of a handover, by which another database, perhaps of another kind, takes over capture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from venus.model import Column, Kind, LogicalType, TableSchema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureHandover:
-    """Statements by which a database continues the capture of another one, in order, and what forbids it.
+    """Statements, in order, by which a database takes over capture from another one, and the obstacles.
 
     `preparation` may be repeated, and runs before the transaction of `statements`: DDL ends its transaction in some
     databases.
@@ -36,19 +36,19 @@ def next_version(known: TableSchema, here: TableSchema) -> TableSchema:
 def registered_version(known: TableSchema, here: TableSchema) -> TableSchema:
     """Return the version with which a handover registers a table. Pure.
 
-    Capture itself follows what differs in a database of the same kind, such as a default. The description of another
-    kind would be taken for a change of the columns, and every row would be read again.
+    In a database of the same kind, capture itself follows differences, such as a default. The description by another
+    kind of database would look like a change of the columns, and every row would be read again.
     """
     return known if known.source_dialect == here.source_dialect else next_version(known, here)
 
 
 def _describer(schema: TableSchema) -> tuple[str, str, str]:
-    """Return what a description has beside its fingerprint: the broker accepts no other one for the same version."""
+    """Return the rest of a description beside its fingerprint: the broker accepts only one for each version."""
     return schema.source_dialect, schema.namespace, schema.name
 
 
 def continued_values(schema: TableSchema, state: str, reason: str) -> dict[str, str | int | bytes | None]:
-    """Return what the registry stores of a table whose capture continues."""
+    """Return the values of the registry's row for a table whose capture continues."""
     place = {"namespace": schema.namespace, "name": schema.name, "state": state, "reason": reason or None}
     return {**place, **version_values(schema)}
 
@@ -88,7 +88,7 @@ _JSON_TEXT = ("", "json")
 def can_exchange_values(one: LogicalType, other: LogicalType, *, is_other_kind: bool) -> bool:
     """Return whether rows can travel between columns of these types in both directions. Pure.
 
-    Databases of different kinds do not have the same limits of every type. The one that has one checks each value.
+    The limits of a type differ between kinds of databases. The database with the limit checks each value.
     """
     if one == other or not is_other_kind or one.kind is not other.kind:
         return one == other
@@ -98,9 +98,9 @@ def can_exchange_values(one: LogicalType, other: LogicalType, *, is_other_kind: 
 
 
 def version_to_follow(at_cut: TableSchema, present: TableSchema | None) -> TableSchema:
-    """Return the version with which a former owner begins, in the names of the new one, as `at_cut` has them. Pure.
+    """Return the version from which a former owner follows, in the new owner's names, which `at_cut` has. Pure.
 
-    The new owner describes its tables in its own way, which is no change: the tables here need no statement for it. A
+    The new owner describes its tables in its own way. That is no change, so the tables here need no statement for it. A
     change of columns since the cut arrives in its place among the rows.
     """
     if present is None:

@@ -34,7 +34,7 @@ class Grammar:
     name: str  # of the grammar in sqlglot
     empty_is_null: bool = False  # '' is NULL
     like_ignores_case: bool = False
-    folds_ascii_only: bool = False  # lower() and upper() leave other letters than A to Z
+    folds_ascii_only: bool = False  # lower() and upper() change only the letters A to Z
     length_in_bytes: bool = False  # LENGTH counts bytes where the parsed node is marked as binary
 
 
@@ -54,6 +54,7 @@ def add_check(
 
 
 def _proposal(text: str, grammar: Grammar, facts: Mapping[str, ColumnFact]) -> str:
+    """Return a proposal that compares texts exactly, for the end of a reason; empty if there is none."""
     try:
         return f"; if exact spelling is meant: CHECK ({to_postgresql(text, grammar, facts, loose=True)})"
     except (NotPortableError, ImpliedError):
@@ -239,6 +240,7 @@ class _Translator:
         return left, right
 
     def _require_exact(self, term: _Term) -> _Term:
+        """Return the term. Raises NotPortableError if the source treats different texts of it as equal."""
         if not term.exact:
             raise NotPortableError(f"the source treats different texts of {term.sql} as equal")
         return term
@@ -268,6 +270,7 @@ class _Translator:
     # -- arithmetic -------------------------------------------------------------------------------------------------
 
     def _number(self, node: object, shape: str) -> _Term:
+        """Return a numeric term; `shape` is its SQL with a placeholder for the operand."""
         term = self.term(node)
         if term.sort is not ValueSort.NUMBER:
             raise NotPortableError(f"{term.sql} is {term.sort.value}, not a number")
@@ -315,7 +318,7 @@ class _Translator:
 
 
 def _as_truth(term: _Term) -> _Term:
-    """Return 0 and 1 as the constants that a boolean column is compared with."""
+    """Return the constants 0 and 1 as booleans, for a comparison with a boolean column."""
     if term.sort is ValueSort.BOOL:
         return term
     if term.sql not in ("0", "1"):

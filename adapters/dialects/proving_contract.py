@@ -75,13 +75,13 @@ class Place(Protocol):
     @property
     def namespace(self) -> str: ...
 
-    #: Spellings of int, text, blob, decimal (10,2).
+    #: This dialect's spellings of int, text, blob and decimal (10,2).
     types: Mapping[str, str]
     #: Whether an empty string is NULL.
     empty_is_null: bool
-    #: Whether transactions may commit in another order than they draw numbers.
+    #: Whether transactions may commit in an order that differs from that of their log numbers.
     concurrent_writers: bool
-    #: Whether TRUNCATE is captured as such.
+    #: Whether TRUNCATE is captured as a marker.
     captures_truncate: bool
     #: Whether triggers fire for the rows that a cascade deletes.
     fires_on_cascade: bool
@@ -103,7 +103,7 @@ class Place(Protocol):
         ...
 
     def torture(self) -> tuple[Mapping[str, Torture], Sequence[str]]:
-        """Return columns by name, and the statements that create the types that they need."""
+        """Return the hardest columns by name, and the statements that create the types that they need."""
         ...
 
 
@@ -130,11 +130,11 @@ class ScratchSchema(Place, Protocol):
     pieces: frozenset[str]
 
     def script(self) -> str:
-        """Return the few lines with which a DBA makes such a schema."""
+        """Return the few lines with which a DBA creates such a schema."""
         ...
 
     def removal(self) -> str:
-        """Return the statement with which a DBA removes whatever a run has left."""
+        """Return the statement with which a DBA removes the remains of a run."""
         ...
 
     def read_facts(self) -> list[tuple[str, str]]:
@@ -154,16 +154,16 @@ class ScratchSchema(Place, Protocol):
         ...
 
     def parse(self, texts: Sequence[str]) -> int:
-        """Let the database's own parser judge statements, without running them. Raises its error.
+        """Let the database's own parser check statements, without running them. Raises the parser's error.
 
-        Return how many it has judged: some cannot be parsed without being run.
+        Return how many were checked: some cannot be parsed without being run.
         """
         ...
 
     def explain(self, recorded: RecordedStatements) -> list[PlanCheck]:
         """Return the plans of probe, claim, changes and fill, from the statements that were rendered.
 
-        The tables `proof` and its log exist and have rows.
+        The table `proof` and its log exist and have rows.
         """
         ...
 
@@ -187,7 +187,7 @@ def open_scratch(settings: Settings) -> ScratchSchema:
 
 
 class UrlPlace:
-    """The part of a place that its URL decides; it knows the sessions that it has opened."""
+    """The part of a place that depends only on its URL; it tracks the sessions that it has opened."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -209,7 +209,7 @@ class UrlPlace:
     def close_sessions(self) -> None:
         """Close the sessions that a case has left open: their locks would keep `clear` waiting."""
         for session in list(self._opened):
-            with suppress(Exception):  # most are closed already, and some drivers raise an error then
+            with suppress(Exception):  # most are closed already, which some drivers report as an error
                 session.close()
         self._opened.clear()
 

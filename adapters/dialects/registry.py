@@ -33,9 +33,9 @@ def parse_url(url: str, option: str, form: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        # from None: these messages contain the URL, or the part of it that is no port
+        # from None: these messages contain the URL, or the part of it that is not a valid port
         raise refused from None
-    if "@" in (parsed.host or ""):  # the rest of a password, which every message would contain
+    if "@" in (parsed.host or ""):  # part of a password, which every message would contain
         raise refused
     if fault := _find_fault(parsed):
         raise ConfigError(f"{option}: {fault}", hint="write DIALECT://USER@HOST:PORT/DATABASE")
@@ -43,13 +43,13 @@ def parse_url(url: str, option: str, form: str) -> sa.URL:
 
 
 def _find_fault(url: sa.URL) -> str:
-    """Return which part of a URL no driver can use; the errors of the drivers would not name it."""
+    """Return the part of a URL that no driver can use; the drivers' own errors would not name it."""
     values = [value for given in url.query.values() for value in ([given] if isinstance(given, str) else given)]
     if any("\0" in (part or "") for part in (url.username, url.password, url.host, url.database, *values)):
         return "it contains a NUL character"
     if url.port is not None and not 0 < url.port <= _PORT_MAX:
         return f"its port is not between 1 and {_PORT_MAX}"
-    hosts = [host for host in (url.host or "").split(",") if not {*host} & {*"/%:"}]  # no sockets, no addresses of IPv6
+    hosts = [host for host in (url.host or "").split(",") if not {*host} & {*"/%:"}]  # no socket, no IPv6 address
     try:
         for host in hosts:
             host.encode("idna")
@@ -67,9 +67,9 @@ def read_own_options(url: sa.URL) -> dict[str, str | tuple[str, ...]]:
 
 
 def replace_own_options(url: str, source: str, option: str) -> str:
-    """Return a URL with VENUS's own options of the URL `source`, which may be empty; `option` names its place.
+    """Return a URL with VENUS's own options replaced by those of the URL `source`; `option` names its place.
 
-    The options of another kind of database mean nothing here.
+    Options of another kind of database are dropped, because they mean nothing here.
     """
     parsed = parse_url(url, option, "DIALECT://USER@HOST/DATABASE")
     own = read_own_options(parsed)

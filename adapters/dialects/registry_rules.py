@@ -1,12 +1,12 @@
 """Rules that the registries of all dialects share: rows, halted tables, released tables, restored sources.
 
 A table halts if a row cannot be carried. The registry keeps it PAUSED, so cuts skip its log rows. VENUS tries it again
-as soon as it has been written to, because that write may have corrected the row. The next cut then reads it first, so
-that little of the other tables has to be taken back if the row is still there.
+as soon as it has been written to, because that write may have corrected the row. The next cut then reads this table
+first. If the row is still there, few rows of other tables have to be taken back.
 
 A table is released while the others stay captured. First VENUS removes the triggers: from then on the application runs
 no code of VENUS for that table, and VENUS captures its log to the end. Then VENUS removes the log, and the table is
-RELEASED: only its row in the registry is left. The row keeps number and version, by which broker and targets know the
+RELEASED: only its row in the registry remains. The row keeps number and version, by which broker and targets know the
 table. So the table can be captured again, and is then read completely.
 """
 
@@ -75,11 +75,11 @@ def refuse_if_written(places: Mapping[int, str], written: Iterable[int]) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
-    """The limits of the settings at which a log is no longer written, so that it cannot fill the source's disk."""
+    """The configured limits at which triggers stop writing to a log, so that it cannot fill the source's disk."""
 
     rows_max: int = 0  # 0 = no limit
     bytes_max: int = 0
-    tablespace: str = ""  # of the logs; empty = the default
+    tablespace: str = ""  # the tablespace of the logs; empty = the default
 
     @property
     def is_set(self) -> bool:
@@ -125,7 +125,7 @@ FAILING = "; until then its triggers fail the application's statements"
 _MISSED = "; before that RESYNC: "
 #: The longest description of a row: its key may be long.
 _WHY_CHARS = 1000
-#: A table that has halted more than once is tried again after this multiple of the time that the last try took.
+#: After repeated halts, a table is tried again after this many times the duration of the last try.
 RETRY_SHARE = 20
 
 
@@ -140,7 +140,7 @@ def halt_reason(table: RegisteredTable, why: str) -> str:
 
 
 def unreadable_reason(table: RegisteredTable, way_out: str) -> str:
-    """Return the reason that the registry stores for a table that VENUS may not read until `way_out` has been run."""
+    """Return the reason that the registry stores for a table that VENUS may not read until `way_out` was run."""
     return _with_earlier_reason(table, f"{UNREADABLE}it is captured again by itself after {way_out}")
 
 
@@ -209,7 +209,7 @@ class HaltTracker:
         return sorted(table_ids, key=lambda table_id: table_id not in self._known)
 
 
-#: The way out for a database that is another one than the database that was captured.
+#: The remedy if the database is not the one that was captured.
 MOVED = (
     "if this is the database itself, moved or restored: `venus install-triggers --moved`; if it is a copy:"
     " `venus uninstall-triggers` there"
@@ -226,7 +226,7 @@ def find_other_database(identity: SourceIdentity | None) -> str:
 
 
 def find_other_server(identity: SourceIdentity | None) -> str:
-    """Return what a fail-over has changed, and a copy would change as well; empty if nothing. Pure."""
+    """Describe a change that a fail-over, but also a copy, makes to the server; empty if there is none. Pure."""
     if identity is None or find_other_database(identity):
         return ""
     facts = [fact for fact in identity.doubtful if identity.recorded.get(fact) and identity.present.get(fact)]
@@ -234,7 +234,7 @@ def find_other_server(identity: SourceIdentity | None) -> str:
 
 
 def describe_identity(identity: SourceIdentity | None) -> str:
-    """Return why this may be a copy of the captured database, and the way out; empty if it is that database."""
+    """Return why this may be a copy of the captured database, with the remedy; empty if it is no copy."""
     found = find_other_database(identity) or find_other_server(identity)
     return f"{found}: {MOVED}" if found else ""
 
@@ -246,7 +246,7 @@ def _describe_difference(what: str, identity: SourceIdentity, facts: Iterable[st
 
 
 def confirm_identity(source_registry: SourceRegistry, *, moved: bool = False) -> str:
-    """Record the database as the one that is captured; `moved` accepts it in the place of the recorded one.
+    """Record the database as the captured one; with `moved`, even in place of the recorded one.
 
     Return a warning if it may be a copy. Raises Diverged if it is another database: its changes would travel under the
     name of the original. Doubtful facts stay as they are until `moved` confirms them.
@@ -287,7 +287,7 @@ class RestoreGuard:
 
 
 def version_values(schema: TableSchema, number_max: int = 0) -> dict[str, str | int | bytes | None]:
-    """Return what the registry stores of a table's version."""
+    """Return the values of the registry's row for a table's version."""
     return {
         "table_id": schema.table_id,
         "schema_wire": to_wire(schema).SerializeToString(deterministic=True),
@@ -317,7 +317,7 @@ def comparison_values(table_id: int, before: str, after: str, rows_done: int, *,
 
 
 def comparison_reason(cause: str) -> str:
-    """Return the reason of a table whose fill compares; no two requests have the same one."""
+    """Return the reason of a table whose fill is a comparison; each request has a unique one."""
     return f"{COMPARED} since {datetime.now(UTC).isoformat()}: {cause}"
 
 

@@ -29,9 +29,9 @@ Row = tuple[Any, ...]
 
 #: A message carries the whole row with its key, its position in the batch and at worst every table's description.
 ROW_BYTES_MAX = MESSAGE_BYTES_MAX - (1 << 20)
-#: Rows fetched at a time where a row may be large: a section exceeds its limit by at most this many rows.
+#: How many rows are fetched at a time if a row may be large: a section exceeds its limit by at most this many.
 WIDE_PIECE_ROWS = 16
-#: Assumed size of a value that has no length of its own.
+#: Assumed size of a value whose type has no length.
 VALUE_BYTES = 10
 #: Overhead of a row and of a section, as TableChanges.nbytes counts it.
 _ROW_OVERHEAD = 9
@@ -42,9 +42,9 @@ _SECTION_OVERHEAD = 32
 class FillCursor:
     """The cursor of a fill: the last key that was read, and the key at which the fill ends, as JSON of the dialect.
 
-    The end is the greatest key that the first chunk's snapshot shows. The log contains all rows that are written behind
-    it later, so the fill skips them. Otherwise it would never end where the application appends faster than chunks are
-    read.
+    The end is the greatest key that the first chunk's snapshot shows. The log contains all rows that are later written
+    behind that key, so the fill skips them. Otherwise it would never end where the application appends faster than
+    chunks are read.
     """
 
     after: list[Any]
@@ -77,7 +77,7 @@ class LargeValues:
 
     table: str
     columns: Seq[str]
-    #: Return the number of its rows and of the large ones among them, within this many seconds.
+    #: Returns the number of its rows and of large rows; the argument is the time limit in seconds.
     count: Callable[[float], Seq[Any]]
 
 
@@ -89,11 +89,11 @@ def find_large_rows(
     for one in tables:
         try:
             rows, large = one.count(left_s) if (left_s := until - monotonic()) >= 1 else (None, 0)
-        except (SourceError, DatabaseUnavailable):  # a privilege is missing, which `check` reports, or time
+        except (SourceError, DatabaseUnavailable):  # no privilege (see `check`), or no time
             rows, large = None, 0
         if rows is None:
             uncounted.append(one.table)
-        elif large and int(large):  # an empty table has no number; MariaDB and MySQL return text
+        elif large and int(large):  # the sum is NULL for an empty table; MariaDB and MySQL return text
             found = f"column {', '.join(one.columns)}: {int(large):,} of {int(rows):,} rows have more than {limit}"
             yield Finding(where=one.table, message=f"{found}, and such a row halts its table", remedy=WAY_OUT)
     if uncounted:
@@ -145,7 +145,7 @@ class TableAccess:
     A row is read as (key, other columns, exists, only inserted).
     """
 
-    #: The last values of a row that does not exist, and of one whose log has insertions only.
+    #: The last two values of a fetched row: for a row that does not exist, for one whose log has only insertions.
     GONE: ClassVar[Any] = 0
     FRESH: ClassVar[Any] = 1
     #: The exception that `canonical_texts` raises for a value that cannot be carried.
@@ -158,7 +158,7 @@ class TableAccess:
 
     @property
     def key_count(self) -> int:
-        """How many key columns a row begins with."""
+        """The number of key columns, with which a row begins."""
         return self.layout.key_count
 
     @property

@@ -21,7 +21,7 @@ from venus.model import Finding
 
 #: The longest part of a statement that is shown.
 _QUERY_CHARS = 80
-#: Texts and numbers, which may be confidential values of a row.
+#: Texts and numbers in a statement, which may be confidential values of a row.
 _VALUES = re.compile(r"\$(\w*)\$.*?\$\1\$|'(?:[^'\\]|''|\\.)*(?:'|$)|(?<![\w\"`])\d[\d.]*", re.DOTALL)
 
 
@@ -41,7 +41,7 @@ NOTHING = "-- nothing to do\n"
 
 
 def refuse_blocked(findings: Iterable[Finding]) -> None:
-    """Raise Refused if one of the findings blocks an installation; the error names all of these."""
+    """Raise Refused if any finding blocks an installation; the error names all such findings."""
     blocking = [f for f in findings if f.blocks]
     if blocking:
         lines = "; ".join(f"{f.where} {f.message}" for f in blocking)
@@ -50,7 +50,7 @@ def refuse_blocked(findings: Iterable[Finding]) -> None:
 
 
 def plain_script(steps: Seq[InstallStep], *, removal: bool) -> str:
-    """Return the statements, each with its purpose; of existing objects only the purpose."""
+    """Return the statements, each with its purpose; for existing objects, only the purpose."""
     open_steps = [step for step in steps if not step.exists]
     if not open_steps:
         return NOTHING
@@ -76,13 +76,13 @@ def purpose_comment(step: InstallStep) -> str:
 
 _PART = re.compile(r"\{(\w+)\}")
 _HEAD = re.compile(r"^-- (\w+) --$", re.MULTILINE)
-#: The end of a PL/SQL block. Its semicolon belongs to the block; that of a statement does not.
+#: The end of a PL/SQL block, whose semicolon is part of the block; a statement's semicolon is not part of it.
 BLOCK_END = "END;"
 
 
-#: How many texts of a block are recorded, the newest: some have another text for each cut.
+#: How many texts of a block are recorded, the newest ones: some blocks have another text in each cut.
 _RECORDED_MAX = 64
-#: Rendered statements in their order, by file and block. The dictionary of texts is an ordered set.
+#: Rendered statements in order, by file and block. Each inner dictionary is an ordered set of texts.
 RecordedStatements = dict[tuple[str, str], dict[str, None]]
 
 
@@ -90,7 +90,7 @@ class Statements:
     """The .sql files of one package."""
 
     def __init__(self, package: str, *, block_end: str = "") -> None:
-        """`block_end`: the end of a text that keeps its last semicolon."""
+        """`block_end`: a text that ends with this keeps its last semicolon."""
         self._package = package
         self._block_end = block_end
         self._read: dict[str, dict[str, str]] = {}

@@ -1,7 +1,7 @@
 """The survey of a source for `venus assess`: the database's own figures and a small sample of the rows.
 
 Each dialect has a module `survey` with `survey(settings, asked)`. It opens its own session and only reads. A figure
-that the database does not know is None and named in `unknown`; VENUS never invents one.
+that the database does not know is None, and `unknown` names it; VENUS never invents a figure.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from venus.model import Column, Kind
 #: The largest sample of one table.
 SAMPLE_ROWS = 2_000
 SAMPLE_BYTES = 4 << 20
-#: The time for all tables together: the largest are sampled first, and the rest is estimated from them.
+#: The time limit for all samples together: the largest tables are sampled first, the rest are estimated from them.
 SAMPLE_S = 20.0
 #: A column declared with at most this length has no large values.
 _SHORT_LENGTH = 4_000
-#: A tag and a length precede every value in a message.
+#: Bytes of the tag and the length that precede every value in a message.
 _VALUE_HEAD_BYTES = 2
 
 
@@ -31,7 +31,7 @@ _VALUE_HEAD_BYTES = 2
 class ReadingPace:
     """The costs of a dialect on the machine of the benchmarks (bench/forecast.py)."""
 
-    #: To read one row in a fill: for the row itself, for each of its values, for each KiB of its values.
+    #: The time to read one row in a fill: for the row itself, for each of its values, for each KiB of its values.
     row_us: float
     value_us: float
     kib_us: float
@@ -39,7 +39,7 @@ class ReadingPace:
     trigger_us: float
     #: The size of a row of a log table with its index, without the key.
     log_row_bytes: int
-    #: What a changed row adds to the redo log and to the undo, with its log row's end; 0 = the database has none.
+    #: Bytes that a changed row adds to redo log and undo, including its log row's deletion; 0 = there is none.
     redo_bytes: int = 0
     undo_bytes: int = 0
 
@@ -119,7 +119,7 @@ class Survey:
     pace: ReadingPace
     sizes: tuple[TableSize, ...]
     numberings: tuple[Numbering, ...]
-    #: Views, procedures, triggers, jobs: what VENUS does not carry.
+    #: Objects that VENUS does not carry: views, procedures, triggers, jobs.
     others: tuple[OtherObject, ...]
     #: Figures that are not available, each with its reason or the way to get it.
     unknown: tuple[str, ...] = ()
@@ -163,6 +163,7 @@ def measure_rows(rows: Iterable[Seq[Any]]) -> tuple[int, int]:
 
 
 def _message_bytes(value: Any) -> int:
+    """Return how many bytes a value takes in a message."""
     if value is None:
         return 0
     if isinstance(value, str):
@@ -189,7 +190,7 @@ def code_facts(lines: Iterable[tuple[str, int]], invalid: Iterable[tuple[str, in
 
 
 def sample_tables(sizes: Seq[TableSize], sample: Callable[[TableSize], TableSize]) -> tuple[TableSize, ...]:
-    """Return the tables with their samples: the largest are sampled first, while there is time."""
+    """Return the tables with their samples. The largest tables are sampled first, as long as there is time."""
     largest_first = sorted(sizes, key=lambda size: (-(size.data_bytes or 0), -(size.rows or 0), size.qualified_name))
     found = {size.qualified_name: sample(size) for size in largest_first}
     return tuple(found[size.qualified_name] for size in sizes)

@@ -1,11 +1,11 @@
 """The contract of verification: bucket checksums, the rows behind them, and the keys that still wait in the log.
 
 Optional: a dialect that supports it has a module `verify` with `open_reader(settings)`. A reader holds one snapshot at
-a time, between `begin` and `end`. The method is the usual one (data-diff, Veridata): databases compute
-checksums where the rows are, and only differing buckets are examined. The checksum of a row is 60 bits of a digest over
-one text per column, the *form* of the value. Every dialect writes the forms that `style_of` prescribes; forms are
-written here where the database does not compute them. Calibration detects columns whose forms differ; those are
-compared row by row instead. The conditions use only SQL that every database has.
+a time, between `begin` and `end`. The method is common (data-diff, Veridata): databases compute checksums where the
+rows are, and only differing buckets are examined. The checksum of a row is 60 bits of a digest over one text per
+column, the *form* of the value. Every dialect writes the forms that `style_of` prescribes; forms are written here where
+the database does not compute them. Calibration detects columns whose forms differ; those are compared row by row
+instead. The conditions use only SQL that every database has.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Subject:
     schema: TableSchema
     where: str = ""  # a condition in SQL that both databases accept
     digest: str = "md5"  # or sha256
-    predicate: str = ""  # which of its rows the target gets; empty = every row
+    predicate: str = ""  # selects the rows that the target gets; empty = every row
 
 
 class TableReplaced(SchemaChanged):
@@ -122,7 +122,7 @@ class Slice:
         return found
 
 
-#: Bucket -> number of rows, sum of their checksums.
+#: By bucket: the number of rows and the sum of their checksums.
 Buckets = dict[int, tuple[int, int]]
 
 
@@ -187,7 +187,7 @@ class SourceReader(Reader, Protocol):
         ...
 
     def find_waiting_keys(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
-        """Return those keys that are in the log in this snapshot; all of them if the log names the whole table."""
+        """Return the keys that are in the log in this snapshot; all of them if the log records the whole table."""
         ...
 
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
@@ -210,7 +210,7 @@ class ChecksumReader(ABC):
 
     @abstractmethod
     def _form_terms(self, subject: Subject, *, bare: bool = False) -> list[str]:
-        """Return the SQL of the forms of all columns, `bare` without lengths."""
+        """Return the SQL of the forms of all columns; `bare`: without lengths."""
 
     @abstractmethod
     def _checksum_term(self, subject: Subject, forms: Seq[str]) -> str:

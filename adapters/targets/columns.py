@@ -27,7 +27,7 @@ def masks_keys(schemas: Iterable[TableSchema]) -> bool:
 
 
 def mask_splits(snapshot: broker_pb2.Snapshot, schemas: Iterable[TableSchema]) -> broker_pb2.Snapshot:
-    """Return a snapshot as a target may store it: without its splits, which begin and end at keys, if one is masked."""
+    """Return a snapshot as a target may store it: if a key is masked, without splits, because these contain keys."""
     if not masks_keys(schemas):
         return snapshot
     kept = broker_pb2.Snapshot.FromString(snapshot.SerializeToString())
@@ -47,7 +47,7 @@ def dropped_columns(schemas: Iterable[TableSchema]) -> dict[int, set[str]]:
 
 
 class TargetColumns:
-    """Rules of a target for its columns: which of them it gets, and in which form."""
+    """Rules of a target for its columns: which columns it gets, and in which form."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         config = require_target(settings, name)
@@ -66,7 +66,7 @@ class TargetColumns:
     def project_all(self, schemas: Iterable[TableSchema], *, elsewhere: Seq[str] | None = ()) -> list[TableSchema]:
         """Return these table versions as a new target gets them. Raises ConfigError for a rule that does not fit.
 
-        A table that only `elsewhere` contains may be named by a rule; None = any.
+        A rule may also name a table that only `elsewhere` contains; None = any table.
         """
         every = list(schemas)
         if self.rules.is_empty:
@@ -78,10 +78,10 @@ class TargetColumns:
     def project_received(
         self, received: Iterable[TableSchema], schema: TableSchema, others: Iterable[TableSchema] = ()
     ) -> TableSchema:
-        """Return a version that the broker describes as the target gets it; `received` are all that it has.
+        """Return a version from the broker as the target gets it; `received`: all versions that the target has.
 
-        `others` are described with it. A new table that a rule does not fit, or whose predicate may be that of another
-        table, gets the reason instead (`reason_to_halt`).
+        `others` arrive together with it. A new table that a rule does not fit, or whose predicate may have been meant
+        for another table, gets the reason instead (`reason_to_halt`).
         """
         if self.rules.is_empty and not self._where:
             return schema
@@ -118,8 +118,8 @@ class TargetColumns:
         """Return the configured rules of each table, for the newest versions that the target has received.
 
         A rule for a column that was `dropped` at the source is ignored. A column that was left out because no rule
-        names it stays so, unless it is carried now. So does the stored rule of a dropped column, because older rows
-        have the column.
+        names it stays left out, unless it is carried now. The stored rule of a dropped column stays as well, because
+        older rows have the column.
         """
         settled = [source_of(s) for s in newest if not columns_of(s).misfit]
         halted = [source_of(s) for s in newest if columns_of(s).misfit]
@@ -141,7 +141,7 @@ class TargetColumns:
         return kept | {n: rule for n, rule in before.items() if rule.is_undecided and n not in named}
 
     def refuse_changed(self, newest: Seq[TableSchema], dropped: Mapping[int, Collection[str]]) -> None:
-        """Raise Refused if the rules are others than those of these tables, for a target that keeps all values."""
+        """Raise Refused if the rules differ from those of these tables, for a target that keeps all values."""
         if self.rules.is_empty and not any(isinstance(schema, ProjectedSchema) for schema in newest):
             return
         wanted = self.configure(newest, elsewhere=None, dropped=dropped)
@@ -155,7 +155,7 @@ class TargetColumns:
                 )
 
     def reason_to_halt(self, schema: TableSchema) -> str:
-        """Return why a version cannot be followed: a rule does not fit it, or none decides; empty = it can."""
+        """Return why a version cannot be followed: a rule does not fit it, or no rule decides; empty = it can."""
         if not isinstance(schema, ProjectedSchema):
             return ""
         way = f"change [{self._place}.columns] and start `venus sync` again"

@@ -1,12 +1,12 @@
 """The contract of a target; every kind of target passes the same conformance suite (tests/conformance/targets).
 
-A target is loaded once, at a cut of the broker's full data, and then follows the increments behind that cut. It applies
-whole cuts only, each together with the offset behind it. If a process is killed, the next one continues with no gap and
-no overlap. A target acknowledges an offset at the broker only when the changes below it are durable. Each kind of
-target decides how it stores rows, the offset and operators' requests (PostgreSQL: tables; Parquet: a manifest).
+A target is loaded once, at a cut of the broker's full data, and then follows the increments after that cut. It applies
+whole cuts only, each together with the offset that follows it. If a process is killed, the next one continues with no
+gap and no overlap. A target acknowledges an offset at the broker only when the changes below it are durable. Each kind
+of target decides how it stores rows, the offset and operators' requests (PostgreSQL: tables; Parquet: a manifest).
 
 `TargetCapabilities` lists what only some kinds can do. A caller checks it with `require`, never by the name of a kind.
-Verification also needs to know how far each table of a target is (`TargetReader`).
+Verification also needs the offset that each table of a target has reached (`TargetReader`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LoadedTable:
 
     schema: TableSchema
     obstacle: str = ""
-    predicate: str = ""  # which of its rows it gets; empty = every row
+    predicate: str = ""  # selects the rows that it gets; empty = every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class TargetReader(Reader, Protocol):
     """A session that reads a target for a comparison."""
 
     def read_reached_offset(self, subject: Subject) -> ReachedOffset:
-        """Return how far this table is in the snapshot of `begin`. Raises TargetError if it was never loaded."""
+        """Return the offset of this table in the snapshot of `begin`. Raises TargetError if it was never loaded."""
         ...
 
     def read_parked_rows(self, subject: Subject) -> dict[bytes, str]:
@@ -62,12 +62,12 @@ class TargetReader(Reader, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetCapabilities:
-    """Differences between kinds of targets. Code checks these, never `if kind == ...`; a new kind has none."""
+    """Differences between kinds of targets. Code checks these, never `if kind == ...`; by default, a kind has none."""
 
     #: The kind in messages: "a PostgreSQL database".
     kind: str
     pauses_tables: bool = False  # otherwise it can only be paused as a whole
-    quarantines: bool = False  # it may refuse a row: that row or its table waits, other tables continue
+    quarantines: bool = False  # it may refuse a row: then that row or its table waits, and other tables continue
     prints_ddl: bool = False  # it can show beforehand what a load would create
     loads_by_runner: bool = False  # the tasks of a load may run elsewhere, on Spark
     loads_while_read: bool = False  # its first load may overlap the first read of the source
@@ -76,10 +76,10 @@ class TargetCapabilities:
     filters: bool = False  # its tables may have predicates: [targets.NAME.where]
     masks: bool = False  # its columns may be masked, dropped and renamed: [targets.NAME.columns]
     cuts_over: bool = False  # it can become the application's own database
-    falls_back: bool = False  # and the source can follow it then, if it is of this kind as well
+    falls_back: bool = False  # after that, the source can follow it, if it is of this kind as well
 
 
-#: Message for a target that lacks a capability, behind "target NAME is KIND: ".
+#: Message for a target that lacks a capability, after "target NAME is KIND: ".
 UNSUPPORTED_TEXTS = {
     "pauses_tables": "it can be paused as a whole only",
     "quarantines": "it refuses no row, so that there is no quarantine",
@@ -121,7 +121,7 @@ class CommandResult:
     """The outcome of an operator's command."""
 
     table: str | None  # its name at the source; None = all
-    states: dict[str, str]  # by table, as they are now
+    states: dict[str, str]  # the present states, by table
     #: Step that has to happen before the command takes effect, as a sentence; empty = none.
     waits_for: str = ""
 
@@ -168,12 +168,12 @@ class FollowReport:
     offset: int
     rows: int  # applied by this process
     transactions: int
-    error: str = ""  # the transient error that it waits out
+    error: str = ""  # the transient error whose end it waits for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineRow:
-    """A change that the target refused, or that waits behind one."""
+    """A change that the target refused, or that waits behind a refused one."""
 
     id: int
     table_id: int
@@ -251,7 +251,7 @@ class ScaledApply(Protocol):
         ...
 
     def report_switch(self) -> None:
-        """Report an unfinished switch of the application, or its end, while no change arrives."""
+        """Report an unfinished switch of the application, or the end of that switch, while no changes arrive."""
         ...
 
 
@@ -261,7 +261,7 @@ LoadReporter = Callable[[LoadProgress], None]
 FollowReporter = Callable[[FollowReport], None]
 #: Chooses the runner of a load's tasks by the estimated number of rows.
 RunnerChooser = Callable[[int], "Runner"]
-#: Returns the offset behind the first read of the source; None while that is under way.
+#: Returns the offset after the first read of the source; None while that read is in progress.
 FillEnd = Callable[[], int | None]
 
 
@@ -274,7 +274,7 @@ class Target(Protocol):
     # -- before anything is written ------------------------------------------------------------------------------------
 
     def check(self, schemas: Seq[TableSchema]) -> list[Finding]:
-        """Check that the target can be reached and can have these tables; reads only.
+        """Check that the target can be reached and can hold these tables; reads only.
 
         An unreachable target is a finding, not an error.
         """
@@ -315,7 +315,7 @@ class Target(Protocol):
 
         If the broker no longer has the next increments, the target continues from the full data; readers keep their
         rows until then. Raises Refused if the target was never loaded or another process works on it. Raises Diverged
-        if the broker has another history there; a `resync` of all tables is the way out.
+        if the broker has another history there; a `resync` of all tables is the remedy.
         """
         ...
 
@@ -348,7 +348,7 @@ class Target(Protocol):
         ...
 
     def resync(self, table: str | None) -> CommandResult:
-        """Request that a table, or all, be made equal to the full data while the others stream."""
+        """Request that a table, or all tables, be made equal to the full data while the others continue."""
         ...
 
     def open_quarantine(self) -> Quarantine:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, RegisteredTable
     from venus.network.row_filters import RowsIdentity
 
-#: Receives rows of a table in the layout of its newest version: the record ids, then the rows.
+#: A callback for rows of a table in the layout of its newest version: the record ids, then the rows.
 RowSink = Callable[[PackedBytes, PackedBytes], None]
 
 
@@ -48,8 +48,8 @@ class SchemaDifference:
     table: str
     what: str
     statement: str
-    blocks: bool  # the target guarantees less than the source
-    is_extra: bool = False  # a constraint that only the target has
+    blocks: bool  # whether the target guarantees less than the source
+    is_extra: bool = False  # whether only the target has this constraint
 
     @property
     def block(self) -> CutoverObstacle:
@@ -72,7 +72,7 @@ class ReferenceCheck:
     name: str
     shown: str  # for messages: child (columns) -> parent
     orphans: int  # rows that refer to nothing
-    example: str  # one of them
+    example: str  # an example of these rows
     not_valid: bool = False  # NOT VALID at the source: such rows are allowed there
 
 
@@ -91,7 +91,7 @@ class CounterSetting:
 class CutoverMark:
     """A cut-over as the target has recorded it."""
 
-    done: bool  # False: it was interrupted behind the mark and has to be finished
+    done: bool  # False: it was interrupted after the mark and has to be finished
     sequence: int
     offset: int
     certificate: dict[str, Any]
@@ -136,7 +136,7 @@ class FollowStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnLimits:
-    """Values that a column can hold. The defaults are no limits."""
+    """Values that a column can hold. The defaults mean no limit."""
 
     #: The type as its database spells it, for messages.
     type: str = ""
@@ -144,7 +144,7 @@ class ColumnLimits:
     highest: Decimal | None = None
     #: What `lowest` and `highest` count: numbers, or hours of an interval.
     unit: str = "numbers"
-    #: Digits behind the point; None = any number.
+    #: Digits after the decimal point; None = any number.
     scale: int | None = None
     characters: int = 0
     bytes: int = 0
@@ -155,7 +155,7 @@ class ColumnLimits:
     #: The first and last instant, as texts that order like the instants; empty = none.
     earliest: str = ""
     latest: str = ""
-    #: Among NaN, infinity, BC: values outside the range that the type accepts.
+    #: Those of NaN, infinity and BC that the type accepts although they are outside the range.
     specials: frozenset[str] = frozenset()
     required: bool = False
     #: Whether '' becomes NULL.
@@ -170,7 +170,7 @@ SideLimits = Mapping[tuple[str, str], ColumnLimits]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSideObject:
-    """A table or a column that only the new database has; `rows`: those that have a value there."""
+    """A table or a column that only the new database has; `rows`: how many rows have a value there."""
 
     table: str
     column: str = ""
@@ -191,11 +191,11 @@ class FallBackSide(Protocol):
         ...
 
     def read_limits(self, tables: Seq[TableSchema]) -> SideLimits:
-        """Return which values the columns of these tables can hold here."""
+        """Return the limits of the values that the columns of these tables can hold here."""
         ...
 
     def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
-        """Return columns of these tables that only this database has, and tables beside them that `others` lacks."""
+        """Return columns of these tables that only this database has, and further tables that `others` lacks."""
         ...
 
     def describe_open_transactions(self) -> str:
@@ -237,11 +237,11 @@ class FallBackSide(Protocol):
         ...
 
     def follow(self, record: SideRecord, start: FollowStart) -> None:
-        """Follow from this cut on, without a load, and store the record."""
+        """Begin to follow from this cut, without a load, and store the record."""
         ...
 
     def keep_following(self) -> None:
-        """Undo what a prepared handover has switched on, before the owner accepts writes again. May be repeated."""
+        """Undo the preparation of a handover, before the other database accepts writes again. May be repeated."""
         ...
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ class FallBackSide(Protocol):
 
 
 class SideHandover(Protocol):
-    """Statements by which a database continues the capture of another one, and what forbids it."""
+    """Statements by which a database takes over capture from another one, and the obstacles."""
 
     @property
     def preparation(self) -> tuple[str, ...]: ...
@@ -348,7 +348,7 @@ class CutoverTarget(Protocol):
         ...
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
-        """Enable what would have disturbed VENUS; return what the target rejects, one line each.
+        """Enable what would have disturbed VENUS; return the objects that the target rejects, one line each.
 
         `invalid` names foreign keys that rows violate: these hold for new rows only. May be repeated.
         """
@@ -359,7 +359,7 @@ class CutoverTarget(Protocol):
         ...
 
     def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
-        """Undo what `enforce` has done."""
+        """Undo the changes of `enforce`."""
         ...
 
     def remove_mark(self) -> None:

@@ -18,12 +18,12 @@ from venus.text.formatting import suggest_nearest
 class AssignedPredicate:
     """A predicate of the configuration and its table."""
 
-    place: str  # its place in the configuration
+    place: str  # the option in the configuration, for messages
     text: str
     schema: TableSchema
 
     def check(self) -> None:
-        """Raise ConfigError with its place if it does not fit its table."""
+        """Raise ConfigError, which names the option, if the predicate does not fit its table."""
         try:
             compile_predicate(self.text, self.schema)
         except PredicateRefused as refused:
@@ -59,7 +59,7 @@ def check_predicates(where: Mapping[str, str], schemas: Iterable[TableSchema], t
 
 
 def find_ambiguity(where: Mapping[str, str], schema: TableSchema, others: Iterable[TableSchema], target: str) -> str:
-    """Return why a predicate may be that of a new table or that of another one; empty = it is not."""
+    """Return why a predicate may belong either to a new table or to another one; empty = it is unambiguous."""
     known = [source_of(s) for s in (*others, schema) if not s.is_heartbeat]
     for name in where:
         if name.casefold() == schema.name.casefold():

@@ -1,8 +1,8 @@
 """The kinds of targets, by the scheme of their URL, and the base class of every kind.
 
 A new kind needs a folder with a module `target` that defines `open_target(settings, name)`, one line here, and a pass
-through the conformance suite. Its modules are imported only when such a target is opened. The base classes have the
-configuration, and a refusal for each capability that a kind lacks.
+through the conformance suite. A kind's modules are imported only when such a target is opened. The base classes hold
+the configuration, and refuse each capability that a kind lacks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ KINDS = {
 
 
 class FormerSource(TargetSettings):
-    """The configured source as a target; `names` and `schema` say how the other database writes its names."""
+    """The configured source as a target; `names` and `schema`: how the other database converts its names."""
 
     captured: SourceSettings = SourceSettings()
 
@@ -116,8 +116,8 @@ class ConfiguredTarget:
 
     @cached_property
     def columns(self) -> TargetColumns:
-        """What it gets of each column. Raises ConfigError for a masking key that cannot be used."""
-        from venus.adapters.targets.columns import TargetColumns  # it brings Arrow
+        """The rules for the target's columns. Raises ConfigError for a masking key that cannot be used."""
+        from venus.adapters.targets.columns import TargetColumns  # imported here, because it imports Arrow
 
         return TargetColumns(self.settings, self.name)
 

@@ -1,8 +1,8 @@
 """State machine of a switch between two databases that replicate to each other, as a table. Pure.
 
-At any moment one database is the application's own, and the other one follows. A switch hands the application from one
-to the other. Each database has one record of its state, and each step changes one record together with its effects in
-one transaction, so an interrupted switch continues at the step that the two records name:
+At any moment one database is the application's, and the other one follows. A switch hands the application from one to
+the other. Each database has one record of its state, and each step changes one record together with its effects in one
+transaction, so an interrupted switch continues at the step that the two records name:
 
     step     record that it changes   from       to
     PREPARE  the follower's           (none)     FOLLOWING   it rejects writes of the application
@@ -11,9 +11,9 @@ one transaction, so an interrupted switch continues at the step that the two rec
     OPEN     the follower's           FOLLOWING  OPEN        it has applied that position, captures, and accepts writes
     FOLLOW   the former owner's       STOPPED    FOLLOWING   it applies from that position on
 
-A database accepts writes only in OPEN. The former owner leaves OPEN before the new one enters it, so never do both
-accept writes. The number of the switch distinguishes a database that was restored from a backup: its record is older
-than the other one's.
+A database accepts writes only in OPEN. The former owner leaves OPEN before the new one enters it, so the two never
+accept writes at the same time. The number of the switch distinguishes a database that was restored from a backup: its
+record is older than the other one's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from enum import Enum
 
 from venus.errors import Refused
 
-#: What commands call the configured source while it follows a target.
+#: The name by which commands call the configured source while it follows a target.
 OLD = "@source"
 
 

@@ -14,12 +14,12 @@ def age_s(moment_us: int, now_us: int) -> float | None:
 
 
 def describe_rows(predicate: str) -> str:
-    """Return which rows a predicate selects, as text."""
+    """Return a text that describes the rows that a predicate selects."""
     return f"the rows where {predicate}" if predicate else "every row"
 
 
 def describe_selection(predicate: str, before: str | None, brought: int, removed: int) -> str:
-    """Return which rows a table gets, with the last change of that, as text; empty = every row since the start."""
+    """Describe the rows that a table gets, and the last change of these; empty = every row since the start."""
     if before is not None:
         return (
             f"{describe_rows(predicate)}; previously {describe_rows(before)}, the difference is being added and removed"
@@ -47,7 +47,7 @@ class TargetTable:
     refused: int = 0
     skipped: int = 0
     held: int = 0
-    #: Which rows it gets; empty = every row. `predicate_before` is the old one while a change is in progress.
+    #: Selects the rows that it gets; empty = every row. `predicate_before`: the old one while a change is in progress.
     predicate: str = ""
     predicate_before: str | None = None
     #: The configured predicate, until `venus sync` puts it in force.
@@ -62,7 +62,7 @@ class TargetTable:
 
     @property
     def rows_shown(self) -> str:
-        """Which rows it gets, as text; empty = every row since the start."""
+        """A text that describes the rows that it gets; empty = every row since the start."""
         text = describe_selection(self.predicate, self.predicate_before, self.rows_brought, self.rows_removed)
         if self.predicate_configured is not None and not text:
             text = describe_rows("")
@@ -83,7 +83,7 @@ class TargetView:
     #: Database and host, or the folder.
     place: str = ""
     loaded: bool = False
-    #: How many rows a load that has not ended has brought; None = there is none.
+    #: How many rows an unfinished load has loaded; None = there is no such load.
     loading_rows: int | None = None
     paused: bool = False
     offset: int = 0

@@ -1,11 +1,11 @@
 """Rules that find the rows that could not come back from the application's new database to the old one. Pure.
 
 Each database describes which values its columns can hold (`ColumnLimits`). A rule compares one property of a column in
-both databases; every value that only the new one accepts could not come back. The assessment of a source, the rehearsal
-of a cut-over and its certificate use the same rules, so a user reads the same lines at every step.
+both databases: a value that only the new one accepts could not come back. The assessment of a source, the rehearsal of
+a cut-over and its certificate use the same rules, so a user reads the same lines at every step.
 
-After the cut-over such a row waits in quarantine, and the other rows and tables follow. Only a loss without a row that
-could wait, such as a column that the old database does not have, blocks the cut-over.
+After the cut-over such a row waits in quarantine, and the other rows and tables follow. A loss blocks the cut-over only
+if no row could wait for it, such as a column that the old database does not have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from venus.adapters.targets.cutover_contract import (
 )
 from venus.model import Column, Kind, LogicalType, OwnType, TableSchema, count_phrase
 
-#: More rows are not counted: the number is a warning, and a count reads the whole table.
+#: Counting stops at this number of rows: it is only a warning, and a full count reads the whole table.
 COUNTED_MAX = 100_000
 _DIGITS_SHOWN_MAX = 20
 _SHOWN_MAX = 100
@@ -40,7 +40,7 @@ class WayBackLoss:
     table: str
     column: str = ""
     what: str
-    #: Rows that are concerned now; None = it depends on values that do not exist yet.
+    #: How many rows are affected now; None = that depends on values that do not exist yet.
     rows: int | None = None
     #: The remedy of a loss that forbids the way back; empty = such rows wait in quarantine.
     remedy: str = ""
@@ -166,7 +166,7 @@ def find_losses(
     only_new: Iterable[NewSideObject] = (),
     differences: Iterable[SchemaDifference] = (),
 ) -> list[WayBackLoss]:
-    """Return what could not come back to the old database, table by table.
+    """Return the values and objects that could not come back to the old database, table by table.
 
     A column without limits in one of the databases is not compared. `differences`: those of the new database.
     """
@@ -190,7 +190,7 @@ def _compare_columns(table: TableSchema, old: SideLimits, new: SideLimits) -> It
 
 
 def _find_left_out(table: TableSchema) -> Iterator[WayBackLoss]:
-    """Yield the columns that are not captured: a row that comes back may replace one that has a value there."""
+    """Yield the columns that are not captured: a row that comes back may replace one with a value in them."""
     for left in table.left_out:
         if left.what == "column":
             yield WayBackLoss(
@@ -218,7 +218,7 @@ def _object_loss(found: NewSideObject) -> WayBackLoss:
 
 
 def _constraint_loss(found: SchemaDifference) -> WayBackLoss:
-    """Return the loss from a constraint that only one database has: rows of the other one may violate it."""
+    """Return the loss from a constraint that only one database has: rows of the other database may violate it."""
     later = f"rows that the other database takes later could violate it: {found.what}"
     what = later if found.is_extra else f"rows that violate it: {found.what}"
     return WayBackLoss(kind="constraint", table=found.table, what=what)
@@ -238,13 +238,13 @@ def format_losses(losses: Seq[Mapping[str, Any]]) -> list[str]:
     return lines if len(losses) <= _SHOWN_MAX else [*lines, f"  ... and {len(losses) - _SHOWN_MAX:,} more: --json"]
 
 
-# -- the limits of what travels ----------------------------------------------------------------------------------------
+# -- the limits of logical types ---------------------------------------------------------------------------------------
 
 
 def travelling_limits(column: Column, types: Seq[OwnType] = ()) -> ColumnLimits:
-    """Return which values the column of a new table at a target can hold, by its logical type.
+    """Return the limits of the values that a new table's column at a target can hold, by its logical type.
 
-    A database whose own column holds less replaces the fields that differ.
+    If the column of a database holds less, the caller replaces the fields that differ.
     """
     kind = column.type.element if column.type.kind is Kind.ARRAY and column.type.element else column.type
     own = {one.sql_name: one for one in types}.get(column.source_type.removesuffix("[]"))

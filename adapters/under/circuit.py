@@ -16,8 +16,8 @@ from venus.flow.breaker import REMIND_S, Breaker, Circuit, Classes, should_retry
 
 logger = logging.getLogger(__name__)
 
-#: (latency for a few rows, isolation) in seconds. The classes are coarse: an application's lock of a second is no
-#: overload.
+#: (latency for a few rows, isolation) in seconds. The classes are coarse: a lock that an application holds for a second
+#: is not an overload.
 SLOW_CLASSES: Classes = ((5.0, 5.0), (15.0, 15.0))
 
 
@@ -39,13 +39,13 @@ class TargetCircuit:
 
     @property
     def left_s(self) -> float:
-        """The rest of the isolation."""
+        """Seconds until the isolation ends."""
         return self.breaker.remaining_s(time.monotonic())
 
     def record_latency(self, latency_s: float) -> str:
-        """Record how long the target took for a few rows; return the error text if it is isolated from now on."""
+        """Record how long the target took for a few rows; return the error text if that isolates the target."""
         if self.is_isolated:
-            return ""  # a late reply is no probe
+            return ""  # the reply to an earlier call is not the probe
         self.breaker.record_success(latency_s, time.monotonic())
         if not self.is_isolated:
             return ""
@@ -66,7 +66,7 @@ class TargetCircuit:
         return self.breaker.record_failure(time.monotonic(), str(error or ""))
 
     def on_retry(self, error: BaseException | None) -> None:
-        """Log an error before the next try, when it begins and from time to time while it lasts."""
+        """Log the error before the next try if it is new, and again from time to time while it lasts."""
         now = time.monotonic()
         if str(error) == self._said and now < self._said_at + REMIND_S:
             return

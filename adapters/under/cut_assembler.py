@@ -5,9 +5,9 @@ larger than memory allows is streamed into one target transaction before it is c
 that the broker sends ahead of their decision; the decision then ends the transaction.
 
 This module decides for all targets which role a section of an increment has. A section without changes of a table (left
-out by a tier, or a heartbeat) only counts. Every other one goes to the target's handler with its role. A section of
-another table version than the target's is announced first, as NEW_VERSION; after that its role is MARKER or ROWS as
-usual.
+out by a tier, or a heartbeat) only counts. Every other section goes to the target's handler with its role. A section
+whose table version differs from the target's is first announced as NEW_VERSION; after that its role is MARKER or ROWS
+as usual.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Withdrawn(Exception):
 
 
 class DecisionNeeded(Exception):
-    """An increment cannot be written before its decision: the cut has to be read again, decided."""
+    """An increment cannot be written before its decision: the cut has to be read again once it is decided."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CutPiece:
-    """One decoded increment. One that was sent ahead gets its epoch and time with its decision."""
+    """One decoded increment. If it was sent ahead, its epoch and time arrive with its decision."""
 
     start: int
     epoch: int
@@ -51,17 +51,17 @@ class CutPiece:
     digest: int
     decided: bool
     batch: Batch
-    #: How many of the lost offsets that it stands for were applied before the loss.
+    #: If it stands for lost offsets: how many of them were applied before the loss.
     passed: int = 0
     #: When it arrived, for the log of cuts; 0 if that log is off.
     arrived_us: int = 0
-    #: Rows identity of the broker's set behind it; None = unchanged.
+    #: Rows identity of the broker's set after this increment; None = unchanged.
     rows: RowsIdentity | None = None
     nbytes: int = 0
 
     @property
     def end(self) -> int:
-        """The offset behind it."""
+        """The first offset after it."""
         return self.start + self.batch.offsets - self.passed
 
     @property
@@ -87,7 +87,7 @@ class DeliveredCut:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all of it has arrived, decided or not."""
+        """Whether the whole cut has arrived, decided or not."""
         return bool(self.pieces) and (self.closed or self.pieces[-1].batch.cut_end)
 
     @property
@@ -191,11 +191,11 @@ class CutAssembler:
         self.rows, self.nbytes = self.rows + rows, self.nbytes + nbytes
 
     def is_full(self, rows_max: int) -> bool:
-        """Return whether as much waits as fits into one target transaction."""
+        """Return whether the waiting changes fill one target transaction."""
         return self.rows >= rows_max or self.nbytes >= self._bytes_max
 
     def is_open_full(self, rows_max: int) -> bool:
-        """Return whether as much waits of an incomplete first cut, which has to be streamed."""
+        """Return whether the first cut fills a transaction before it is complete, so that it has to be streamed."""
         if not self._cuts or self._cuts[0].is_complete:
             return False
         return self._cuts[0].rows >= rows_max or self._cuts[0].nbytes >= self._bytes_max
@@ -217,7 +217,7 @@ class CutAssembler:
     def take_group(self, rows_max: int, *, end_max: int | None = None) -> list[DeliveredCut]:
         """Take complete cuts up to `rows_max` rows and the limit of bytes, at least one if there is one.
 
-        None ends beyond `end_max`.
+        No cut that is taken ends beyond `end_max`.
         """
         taken: list[DeliveredCut] = []
         rows = nbytes = 0
@@ -231,7 +231,7 @@ class CutAssembler:
         return taken
 
     def put_back(self, cuts: Sequence[DeliveredCut]) -> None:
-        """Return the first cuts of a group, which were not applied."""
+        """Put cuts that were taken but not applied back in front of the waiting ones."""
         self._cuts.extendleft(reversed(cuts))
         self.rows, self.nbytes = self.rows + sum(c.rows for c in cuts), self.nbytes + sum(c.nbytes for c in cuts)
 
@@ -284,7 +284,7 @@ class SectionRole(Enum):
 
     HELD = auto()  # the table does not follow, or is unknown
     NEW_VERSION = auto()
-    MARKER = auto()  # it concerns the whole table
+    MARKER = auto()  # the section concerns the whole table
     ROWS = auto()
 
 
@@ -294,8 +294,9 @@ HELD, NEW_VERSION, MARKER, ROWS = SectionRole
 class SectionWalk:
     """Walk over the sections of increments in offset order, for one target.
 
-    `find_schema` returns a table version, at least each one of a heartbeat; `find_version` returns the version that a
-    table has if it follows. `only` leaves out all other tables, and `start` and `end` all offsets outside of them.
+    `find_schema` returns a table version, at least every version of a heartbeat table; `find_version` returns the
+    version that a table has if it follows. `only` leaves out all other tables, and `start` and `end` all offsets
+    outside of them.
     """
 
     #: How many of the offsets belong to no table.

@@ -47,7 +47,7 @@ class RowChanges:
     rows: PackedBytes
     is_deleted: Mask
     offsets: Positions
-    #: Marks the changes that are new rows by the source's hint; None = the source marks none.
+    #: Marks the changes that are new rows according to the source; None = the source gives no such hint.
     is_new: Mask | None = None
 
     def __len__(self) -> int:
@@ -194,8 +194,8 @@ def project_changes(
 class ChangedKeys:
     """Keys that changes have brought to a target during its first load: all other rows of a first read are new to it.
 
-    A hint that saves the target a search for each row; its key decides. Too many keys, or a new process, only cost
-    speed: then no row counts as new, or COPY refuses one that is not.
+    This is only a hint, which saves the target a search for each row; the target's key decides. Too many keys, or a new
+    process, only cost speed: no row counts as new then, or COPY refuses a row that is not.
     """
 
     def __init__(self, keys_max: int = CHANGED_KEYS_MAX) -> None:
@@ -217,7 +217,7 @@ class ChangedKeys:
 
 
 def hash_keys(keys: PackedBytes) -> npt.NDArray[np.uint64]:
-    """Return a 64-bit hash of each key, whatever the other keys are."""
+    """Return a 64-bit hash of each key, which does not depend on the other keys."""
     is_long = keys.sizes > _WORD_BYTES_MAX
     if is_long.any():
         found = np.zeros(len(keys), dtype=np.uint64)
@@ -246,16 +246,16 @@ class PendingChanges:
     """Changes of one table that wait for the target."""
 
     table_id: int
-    sql: Any  # the statements of the kind of target
+    sql: Any  # the statements for this kind of target
     layout: Layout
     parts: list[RowChanges] = field(default_factory=list)
     #: Whether all changes so far are new rows.
     only_new: bool = True
-    #: Whether keys still wait for their deletion: a new row must not come before it.
+    #: Whether keys still wait for their deletion, which must happen before a new row is written.
     has_waiting_deletes: bool = False
     #: The target has refused unstaged new rows: do not try that again.
     new_refused: bool = False
-    #: Numbers of rows, and of keys to delete, in the staging tables.
+    #: How many rows, and keys to delete, the staging tables contain.
     live_staged: int = 0
     gone_staged: int = 0
     last_offset: int = 0

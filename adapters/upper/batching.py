@@ -1,4 +1,4 @@
-"""Divides cuts into batches: dense batch numbers, dense Sequences, cut markers. Pure.
+"""Division of cuts into batches: dense batch numbers, dense Sequences, cut markers. Pure.
 
 This stage is between the dialect's `Cut.sections` and the codec; it assigns the Sequence that a row keeps for ever
 (VENUS 3.2). One batch is held back, because only the last batch of a cut has `cut_end`, and it is known to be the last
@@ -18,8 +18,8 @@ from venus.codec import schema as schemas_codec
 from venus.codec.batch import Batch, TableChanges
 from venus.model import BatchNo, Sequence, TableSchema
 
-#: Table versions beyond this size go in batches of their own: each connection sends all of them, thousands of tables
-#: have megabytes, and a single row may need nearly all of a message.
+#: Table versions beyond this size travel in batches of their own: each connection sends all of them, those of thousands
+#: of tables take megabytes, and a single row may nearly fill a message.
 SCHEMAS_BYTES_MAX = 512 << 10
 
 
@@ -76,6 +76,7 @@ class Batcher:
         return self._close(cut_end=True)
 
     def _close(self, *, cut_end: bool) -> Batch:
+        """Return the batch of the sections added so far, and begin a new one."""
         batch = Batch(
             batch_no=BatchNo(self._batch_no),
             first_sequence=Sequence(self._first_sequence),

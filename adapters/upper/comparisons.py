@@ -1,7 +1,7 @@
 """The thread in which capture compares tables with the full data, one at a time (verify/differences.py).
 
-Capture continues meanwhile, because it ships the rows that the comparison finds. The registry has the requests. So this
-module keeps no state that a restart needs: an unfinished request is offered again.
+Capture continues during a comparison and ships the rows that it finds. The registry stores the requests. So a restart
+needs no state of this module: an unfinished request is offered again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from venus.model import Sequence
 
 logger = logging.getLogger(__name__)
 
-#: Compares one table: settings, table, the Sequence below which everything was captured before, whether to stop.
+#: Compares one table. Arguments: settings, table, the Sequence below which all was captured, whether to stop.
 Compare = Callable[[Settings, RegisteredTable, Sequence, Callable[[], bool]], None]
 
 #: Pause after a comparison that has failed, for example because the broker was away.
@@ -31,7 +31,7 @@ JOIN_S = 5.0
 def compare_fill(
     settings: Settings, table: RegisteredTable, sent_before: Sequence, is_stopping: Callable[[], bool]
 ) -> None:
-    """Compare a table; most processes that capture never need the modules for it."""
+    """Compare a table. Imports the modules only here, because most capture processes never need them."""
     from venus.adapters.verify import differences
 
     differences.compare_fill(settings, table, sent_before, is_stopping)
@@ -55,7 +55,7 @@ class FillComparisons:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._retry_at = float("-inf")
-        #: The last request of each table that is over; the caller may not have read the registry since.
+        #: The last finished request of each table; the caller may not have read the registry since.
         self._over: dict[int, str] = {}
 
     @property
@@ -64,7 +64,7 @@ class FillComparisons:
         return self._thread is not None and self._thread.is_alive()
 
     def offer(self, tables: Seq[RegisteredTable], next_sequence: Sequence) -> None:
-        """Begin with the first of these tables, unless a comparison runs; every lower Sequence was captured."""
+        """Compare the first of these tables unless a comparison runs; all below `next_sequence` was captured."""
         if not tables or self.is_busy or self._monotonic() < self._retry_at:
             return
         waiting = [table for table in tables if self._over.get(table.schema.table_id) != table.reason]

@@ -30,9 +30,9 @@ from venus.wire.broker_pb2 import Half
 
 logger = logging.getLogger(__name__)
 
-#: Attempts to read after DDL in between, before the source's own error is raised.
+#: How often a cut is read again after DDL intervened, before the source's own error is raised.
 REREADS_MAX = 3
-#: Tables with fill chunks in one cut: many small tables must not take a cut each.
+#: How many tables may have fill chunks in one cut, so that small tables do not need a cut each.
 FILLS_MAX = 64
 
 
@@ -158,6 +158,7 @@ class Cutter:
         return chunks
 
     def _batcher(self, cut: Cut) -> Batcher:
+        """Return the builder of this cut's batches, with the next numbers of the session."""
         session, limits = self._session, self._limits
         return Batcher(
             first_batch=session.next_batch,
@@ -174,7 +175,7 @@ class Cutter:
         self._reporter.tick()
 
     def _take_back(self, cut: Cut, shipment: Shipment) -> None:
-        """Close the snapshot and roll the halves back. The next session handles an end that is gone."""
+        """Close the snapshot and roll the halves back. If source or broker is gone, the next session handles it."""
         with suppress(VenusError):
             cut.rollback()
         with suppress(VenusError):

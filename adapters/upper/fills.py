@@ -39,7 +39,7 @@ class Fills:
         self._names: dict[int, str] = {}
         self._turn: list[int] = []
         self._progress: tuple[FillProgress, ...] | None = None
-        #: Tables whose fills compare, outside of cuts.
+        #: Tables whose fill is a comparison, which runs outside of cuts.
         self.compared: tuple[RegisteredTable, ...] = ()
 
     def read(self, tables: Seq[RegisteredTable]) -> None:
@@ -115,7 +115,7 @@ class FillChunk:
         self.after = before
 
     def read_sections(self, batcher: Batcher, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        """Read the chunk. Must be consumed to the end before `after` is right."""
+        """Read the chunk. `after` is valid only when this iterator is exhausted."""
         state = self.before
         if state.sweep_from and not state.cursor:
             # the begin marker names its own Sequence: whatever was sent before it lies below
@@ -127,4 +127,5 @@ class FillChunk:
             yield self._marker(ChangeKind.SWEEP_END, self.after.sweep_from)
 
     def _marker(self, kind: ChangeKind, sweep_before: int) -> TableChanges:
+        """Return a section with a marker of the sweep."""
         return marker(self._schema.table_id, self._schema.version, kind, sweep_before)

@@ -88,7 +88,7 @@ logger = logging.getLogger(__name__)
 
 
 def skip_lost_batches(producer: IngestClient, state: SourceState, committed: int, *, timeout_s: float) -> None:
-    """Send the source's position to a broker without batches after `committed`, and wait until it has skipped there."""
+    """Send the source's position to a broker that lacks batches after `committed`; wait until it has skipped them."""
     if state.last_batch > committed:
         logger.error(
             "capture: the broker lacks batches %s to %s, after an unclean election or a promotion: "
@@ -112,7 +112,7 @@ def judge_halves(
     A decision covers more than the half that it names (COMMIT: all up to it, ROLLBACK: all from it on), so one of each
     is enough: local transactions happen in batch order, and those in the batch table are a prefix.
 
-    A broker `in_doubt` may have an older half message under a number, whose ROLLBACK it has lost.
+    A broker `in_doubt` may hold an older half message with the same number, because it has lost the ROLLBACK.
     """
     committed: HalfRef | None = None
     for half in sorted(halves, key=lambda h: h.batch_no):
@@ -133,6 +133,7 @@ def judge_halves(
 
 
 def _decisions(committed: HalfRef | None, other: HalfRef | None, verdict: Verdict) -> list[tuple[HalfRef, Verdict]]:
+    """Return the COMMIT, if a half was committed, then the verdict on the other half, if there is one."""
     first = [(committed, Verdict.COMMIT)] if committed is not None else []
     return first + ([(other, verdict)] if other is not None else [])
 

@@ -24,9 +24,9 @@ from venus.adapters.upper.session import CONNECT_TIMEOUT_MIN_S, CaptureSession, 
 from venus.flow.breaker import REMIND_S
 from venus.rpc.conditions import ROWS_EVERY_S, AdapterCondition, own_table_condition, problems
 
-#: Interval of comparing registry and dictionary: changes that no cut meets wait at most this long.
+#: Interval of comparing registry and dictionary: changes that no cut reveals wait at most this long.
 REFRESH_S = 3.0
-#: Comparing a large dictionary may take at most one part in this many of the time.
+#: Comparing a large dictionary may take at most 1/REFRESH_SHARE of the time.
 REFRESH_SHARE = 100
 #: A transaction that is open for this long is reported: its changes cannot be captured before it ends.
 BLOCKED_S = 10.0
@@ -125,7 +125,7 @@ def wait_for_grants(
 
     Each check uses a new session, because a server may not show new grants to an existing one.
 
-    Raises Fenced if another upper adapter has taken over meanwhile, and Held if one is active.
+    Raises Fenced if another upper adapter has taken over in the meantime, and Held if one is active.
     """
     # the epoch stays out of the claim: it is not raised at the source, where a later one may be
     producer.connect(
@@ -140,7 +140,7 @@ def wait_for_grants(
     reporter.set_state(REFUSED)
     _report_missing_grants(producer, missing)
     while missing and not stop.wait(LOOK_S):
-        producer.take_reviews()  # cannot be answered; raises what broke the stream
+        producer.take_reviews()  # reviews cannot be answered; raises the error of a broken stream
         reporter.tick()
         with closing(opened()) as source:
             lacks = source.capture.find_missing_grants()
@@ -188,6 +188,7 @@ class FillReport:
 
 
 def _without_figures(text: str) -> str:
+    """Return a text with all figures replaced, so that texts that differ only in figures are equal."""
     return _FIGURES.sub("#", text)
 
 
@@ -203,7 +204,7 @@ class Reporter:
         self.current = CaptureReport()
 
     def update(self, **changes: Any) -> None:
-        """Change fields of the report; due or not, nothing is passed on for counters alone."""
+        """Change fields of the report, without passing it on."""
         self.current = replace(self.current, **changes)
 
     def count(self, **increments: int) -> None:

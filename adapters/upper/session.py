@@ -77,7 +77,7 @@ class CaptureSession:
 
     def read_registry(self) -> None:
         """Load the registered tables with their fills and schemas, and report their condition to the broker."""
-        # read first: a change in between is read once more, and never missed
+        # read first: a change in between is then read twice, but never missed
         self.sign = self.source.registry.read_registry_fingerprint()
         tables = self._read_registered()
         self.schemas.offer(t.schema for t in tables)
@@ -168,6 +168,7 @@ class CaptureSession:
         return self._answer(judge_halves(halves, {}, in_flight_from=in_flight_from))
 
     def _answer(self, decisions: list[tuple[HalfRef, Verdict]]) -> int:
+        """Send these decisions to the broker; return their number."""
         for half, verdict in decisions:
             self.producer.decide(half.batch_no, half.digest, verdict)
         return len(decisions)
@@ -206,7 +207,7 @@ class SourceClaim:
     gives_way: bool = False
     #: The newest epoch that this process has requested; None at its start.
     epoch: Epoch | None = None
-    #: Whether a source that was restored from a backup may be read again, which overwrites what followed it.
+    #: Whether a source that was restored from a backup may be read again, which overwrites later changes.
     may_read_again: Callable[[], bool] = lambda: True
 
 

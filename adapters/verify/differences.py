@@ -1,13 +1,14 @@
-"""Fill that compares: the source's rows that differ from the broker's full data go into the log, and cuts ship them.
+"""A fill by comparison: the source's rows that differ from the broker's full data go into the log, and cuts ship them.
 
 DROP, TRUNCATE and EXCHANGE PARTITION fire no trigger, and the source no longer shows which rows the partition had. The
-full data can: what has missed changes is exactly what differs. So capture compares the table in a thread of its own
-(upper/comparisons.py), instead of shipping all of it.
+full data shows them: rows with missed changes are exactly the rows that differ. So capture compares the table in a
+separate thread (upper/comparisons.py), instead of shipping all of it.
 
 Three conditions make the result exact. The full data is pinned once it holds everything that was captured before the
-request. Every source row is read after that. And the fill ends only if nothing else was missed meanwhile, because that
-changes the table's state or reason. A row on its way may be shipped twice, and a kill at any point begins again. What
-cannot be compared, or differs in too many rows, is read and shipped as a whole.
+request. Every source row is read after that. And the fill ends only if no other changes were missed until then, because
+those change the table's state or reason. A row on its way may be shipped twice; if the process is killed, the
+comparison begins again. A table that cannot be compared, or that differs in too many rows, is read and shipped as a
+whole.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: How often a table is compared that has more differences than a slice may list.
+#: How often to compare a table that has more differences than a slice may list.
 PASSES_MAX = 3
 #: Pause between two reads of the log, and of the broker's full data.
 LOOK_S = 0.1
@@ -60,13 +61,13 @@ class ComparedFill:
     sent_before: Sequence
     is_stopping: Callable[[], bool]
     monotonic: Callable[[], float] = time.monotonic
-    #: The rows that were compared, and the keys that were written into the log.
+    #: How many rows were compared, and how many keys were written into the log.
     rows: int = 0
     shipped: int = 0
     _stored_at: float = field(default=float("-inf"))
 
     def run(self) -> None:
-        """Compare the table, and end its fill. Raises retryable errors; the fill is then as before."""
+        """Compare the table, and end its fill. Raises retryable errors, after which the fill is unchanged."""
         with closing(open_source(self.settings)) as source, closing(open_reader(self.settings)) as reader:
             try:
                 self._compare(source, reader)
@@ -143,10 +144,10 @@ class ComparedFill:
                 self._pause(source)
 
     def _differing_keys(self, ends: ComparisonEnds, subject: Subject, suspects: Seq[SuspectRow]) -> list[Key]:
-        """Return the keys of the suspects that are real differences, without changes that are still on their way."""
+        """Return the keys of suspects that really differ, without those whose changes are still on their way."""
         try:
             settled = SuspectResolver(ends, subject).settle(suspects, wait_s=0)
-        except OffsetTrimmed:  # then all of them are shipped
+        except OffsetTrimmed:  # all of them are shipped
             return [suspect.key for suspect in suspects]
         if any(d.kind is DifferenceKind.REPEATED for d in settled.differences.values()):
             raise SourceError("several of its rows have the same key")

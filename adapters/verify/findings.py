@@ -27,18 +27,18 @@ from venus.model import count_phrase
 class Fault(Enum):
     """The component that caused a difference."""
 
-    CAPTURE = "capture"  # the source has it, the full data has not: a trigger was off, a write went around it
+    CAPTURE = "capture"  # only the source has the row: a trigger was off, or a write bypassed it
     APPLY = "apply"  # full data and target differ: the target was written to
     BOTH = "both"
 
 
 class DifferenceKind(Enum):
-    """How a row differs, as seen from the side that it should come from."""
+    """How a row differs, as seen from the side from which it should have come."""
 
     MISSING = "missing"
     EXTRA = "extra"
     DIFFERENT = "different"
-    REPEATED = "repeated"  # several rows have its key: no unique index keeps them out
+    REPEATED = "repeated"  # several rows have the same key: no unique index prevents that
 
 
 class ComparisonVerdict(Enum):
@@ -74,7 +74,7 @@ class RowDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndecidedRow:
-    """A row that differs and may be on its way, or a table that could not be compared (key empty)."""
+    """A row that differs but may be on its way, or a table that could not be compared (empty key)."""
 
     table: str
     key: dict[str, str]
@@ -93,7 +93,7 @@ class TableResult:
     method: str = ""
     differences: list[RowDifference] = field(default_factory=list)
     undecided: list[UndecidedRow] = field(default_factory=list)
-    in_flight: int = 0  # differed between two snapshots, and were right for the position of each
+    in_flight: int = 0  # rows that differed only because the two snapshots have different positions
     notes: list[str] = field(default_factory=list)
     #: The comparison stopped at the limit of differences; there may be more.
     cut_short: bool = False
@@ -120,7 +120,7 @@ class VerifyResult:
     sample: float = 1.0
     where: str = ""
     notes: list[str] = field(default_factory=list)
-    #: Tables that the patterns choose and that are not captured, each with the reason.
+    #: Tables that the patterns choose but that are not captured, each with the reason.
     not_compared: dict[str, str] = field(default_factory=dict)
     #: Tables whose columns are masked, dropped or renamed at the target.
     projected: frozenset[str] = frozenset()
@@ -141,7 +141,7 @@ class VerifyResult:
 
     @property
     def shippable(self) -> list[RowDifference]:
-        """Differences that shipping the row again repairs; a repeated row would get another copy."""
+        """Differences that shipping the row again repairs; a repeated row would only get another copy."""
         return [d for d in self.differences if d.kind is not DifferenceKind.REPEATED]
 
     @property
@@ -161,16 +161,16 @@ class VerifyResult:
 
     @property
     def moved_rows(self) -> int:
-        """The number of rows, or keys with checksums, that left their database."""
+        """The number of rows, or keys with checksums, that were transferred from their database."""
         return sum(t.moved for t in self.tables)
 
 
-#: Stands for a value that is masked or dropped at the target: a report must not show it.
+#: Placeholder for a value that is masked or dropped at the target, which a report must not show.
 HIDDEN = "(masked at the target)"
 
 
 def hide_values(result: TableResult, masked: Collection[str]) -> None:
-    """Hide the values of masked columns, in keys too; of source and full data, which have them in plain text."""
+    """Hide the values of masked columns, also in keys: source and full data have them in plain text."""
     for n, difference in enumerate(result.differences):
         columns = tuple(
             replace(c, values=dict.fromkeys(c.values, HIDDEN)) if c.column in masked else c for c in difference.columns
@@ -314,7 +314,7 @@ def _differences(result: VerifyResult) -> pa.Table:
     lines = []
     for d in result.differences:
         head = (d.table, json.dumps(d.key, ensure_ascii=False), d.kind.value, d.fault.value, d.note)
-        for c in d.columns or (None,):  # a row that is nothing but its key
+        for c in d.columns or (None,):  # a row whose only columns are its key
             values = tuple(value_text(c.values.get(place)) if c else None for place in _PLACES)
             lines.append((*head, c.column if c else None, *values, ", ".join(d.present)))
     return _text_table(names, lines)

@@ -4,8 +4,9 @@ The full data is read by key range or by single keys. The record id of a non-neg
 length of its digits and the digits, so a range of integers is a few ranges of record ids: one for each length
 (codec/row_bytes.py).
 
-The history makes it unnecessary to wait until rows stop changing. The queue alone determines which rows a target must
-have at its applied offset, and the source at the Sequence that it has shipped (VENUS 3.3). `KeyHistory` is pure.
+The history makes it unnecessary to wait until rows stop changing. The queue alone determines the rows that a target
+must have at its applied offset, and that the source must have at the Sequence that it has shipped (VENUS 3.3).
+`KeyHistory` is pure.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
-#: Concurrent key look-ups over one connection: this many keys cost about one round trip.
+#: How many keys are looked up concurrently over one connection: together they cost about one round trip.
 LOOKUPS_AT_ONCE = 32
-#: From this many keys on, reading the table's full data costs less than key look-ups.
+#: For this many keys or more, reading the table's full data costs less than key look-ups.
 LOOKUPS_MAX = 2_000
 _INT64_DIGITS = 19
 
 
 class SubjectRows:
-    """The broker's rows as a compared target has them; they stay as they are unless its columns have rules.
+    """The broker's rows in the form of a compared target; unchanged unless the target's columns have rules.
 
-    Then the predicate is applied as well, because it is about the plain rows.
+    In that case the predicate is applied here too, because it refers to unmasked values.
     """
 
     def __init__(self, subject: Subject, maskers: Maskers) -> None:
@@ -56,17 +57,17 @@ class SubjectRows:
         self._predicate = compile_predicate(subject.predicate, source_of(schema)) if has_predicate else None
 
     def version(self, schema: TableSchema) -> TableSchema:
-        """Return a version of the table."""
+        """Return a version of the table in the target's form."""
         return schema if self._rules is None else project_schema(source_of(schema), self._rules)
 
     def full_rows(self, rows: FullRows, version: TableSchema | None) -> FullRows:
-        """Return rows of the full data."""
+        """Return rows of the full data in the target's form."""
         if self._rules is None or version is None:
             return rows
         return project_full_rows(rows, self._predicate, self.version(version), self._maskers)
 
     def changes(self, section: TableChanges, version: TableSchema | None) -> TableChanges:
-        """Return a section of a batch."""
+        """Return a section of a batch in the target's form."""
         if self._rules is None or version is None or section.kind is not ChangeKind.CHANGES:
             return section
         return project_section(section, self._predicate, self.version(version), self._maskers)
@@ -117,7 +118,7 @@ class PinnedFullData:
 
     def find(self, subject: Subject, keys: Seq[Key]) -> dict[Key, tuple[Row, int]]:
         """Return the rows with these keys, each with the Sequence of its last change."""
-        # the broker has no masked key: then all of the table is read
+        # the broker cannot look up masked keys, so the whole table is read
         has_masked_key = isinstance(subject.schema, ProjectedSchema) and subject.schema.masks_key
         ids = record_ids(keys, subject.schema) if len(keys) <= LOOKUPS_MAX and not has_masked_key else None
         table_id = subject.schema.table_id
@@ -155,20 +156,20 @@ def key_ranges(schema: TableSchema, low: int | None, high: int | None) -> list[t
         if first <= last:
             found.append(_range(tag, str(first), str(last)))
         first, last = max(bottom, -largest), min(top - 1, -max(smallest, 1))
-        if first <= last:  # among negative numbers of one length the text of the smaller one is the greater
+        if first <= last:  # among negative numbers of one length, the smaller number has the greater text
             found.append(_range(tag, str(last), str(first)))
     return found
 
 
 def _range(tag: bytes, first: str, last: str) -> tuple[bytes, bytes]:
-    """Return [first, behind last]; both texts have equal length, and longer record ids sort behind their prefix."""
+    """Return [first, after last]; both texts have equal length, and longer record ids sort after their prefix."""
     head = tag + varint(len(first))
     return head + first.encode(), head + last[:-1].encode() + bytes([ord(last[-1]) + 1])
 
 
 @contextmanager
 def open_snapshot(address: str, business: str, table_ids: Seq[int], holder: str) -> Iterator[broker_pb2.Snapshot]:
-    """Pin the full data for as long as the block runs."""
+    """Pin the full data while the block runs."""
     stop = threading.Event()
     with SnapshotClient(address) as snapshots:
         snapshot = snapshots.open(business, table_ids=table_ids, splits=1, holder=holder)
@@ -187,7 +188,7 @@ def open_snapshot(address: str, business: str, table_ids: Seq[int], holder: str)
         finally:
             stop.set()
             thread.join()
-            with suppress(VenusError):  # otherwise its lease ends
+            with suppress(VenusError):  # if this fails, the snapshot's lease ends by itself
                 snapshots.close(snapshot.snapshot_id)
 
 
@@ -206,7 +207,7 @@ class KnownRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChange:
-    """A change of one key, or (`before` set) the removal of all rows whose Sequence is below that."""
+    """A change of one key, or, if `before` is set, the removal of all rows whose Sequence is below it."""
 
     offset: int
     sequence: int
@@ -219,8 +220,8 @@ class KeyHistory:
     """History of some keys of one table. `pinned`: cut of the full data; `end`: increments below it were read."""
 
     pinned: int
-    sequence: int  # of the last change in the full data
-    start: int = 0  # increments from here on were read
+    sequence: int  # the Sequence of the last change in the full data
+    start: int = 0  # increments from this offset were read
     end: int = 0
     #: Every change below this Sequence was read.
     end_sequence: int = 0
@@ -304,8 +305,8 @@ def read_increments(
 def read_queue_end(address: str, business: str, history: KeyHistory) -> tuple[int, int]:
     """Return a matching offset and Sequence: everything committed by now is below both.
 
-    Read from the newest increment itself; the broker's status may name the Sequence of a batch that no reader is
-    shown yet.
+    They are read from the newest increment itself: the broker's status may name the Sequence of a batch that readers do
+    not get yet.
     """
     with AdminClient(address) as admin:
         found = admin.status(business).businesses

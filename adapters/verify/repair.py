@@ -1,7 +1,7 @@
 """Repair of wrong rows through the ordinary path: their keys go into the source's log, and the next cut ships them.
 
-The repair never writes to the target. The cut reads each row as it is then, with a new Sequence, in one snapshot. So it
-includes changes that the application makes meanwhile, and overwrites nothing newer.
+The repair never writes to the target. The cut reads the present state of each row, with a new Sequence, in one
+snapshot. So it includes changes that the application has made since the comparison, and overwrites nothing newer.
 
 A comparison with its repair also closes the windows of unclean elections and promotions.
 """
@@ -24,7 +24,7 @@ from venus.errors import VenusError
 from venus.rpc.address import PRODUCER, broker_address
 from venus.rpc.admin import AdminClient
 
-#: Keys written into the log with one transaction.
+#: How many keys one transaction writes into the log.
 KEYS_AT_ONCE = 1_000
 CURE_OF_MASKED = (
     "columns of the table are masked, dropped or renamed here: `venus resync {table}`, then `venus resync {table} "
@@ -46,7 +46,7 @@ class UnrepairedRow:
 class RepairResult:
     """Result of a repair."""
 
-    emitted: dict[str, int] = field(default_factory=dict)  # keys by table
+    emitted: dict[str, int] = field(default_factory=dict)  # the number of keys by table
     repaired: int = 0
     left: list[UnrepairedRow] = field(default_factory=list)
 
@@ -159,7 +159,7 @@ class WindowClosing:
     terms: tuple[int, ...]
     home_terms: tuple[int, ...] = ()
     closed: bool = False
-    why: str = ""  # not closed
+    why: str = ""  # why no window was closed
 
 
 def read_loss_windows(settings: Settings) -> LossWindows:

@@ -1,6 +1,7 @@
 """Rows as values in one order, and as forms, from which the checksums of both sides are computed. Pure.
 
-Rows come from everywhere as sections of canonical text (TableChanges), in whatever table version they were written.
+Rows from every side arrive as sections of canonical text (TableChanges), in the table version in which they were
+written.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def columns_of(section: TableChanges, versions: Mapping[int, TableSchema], wante
 
 
 def rows_inside(predicate: str, columns: Columns, schema: TableSchema) -> Bools:
-    """Return which rows are inside a predicate; the values are in the schema's wire order."""
+    """Mark the rows that a predicate selects; `columns` are in the schema's wire order."""
     by_number = {c.number: values for c, values in zip(schema.wire_columns, columns, strict=True)}
 
     def column_array(wanted: Column) -> pa.Array:
@@ -105,6 +106,7 @@ def record_ids(keys: Seq[Key], schema: TableSchema) -> list[bytes] | None:
 
 
 def _spelt(kind: LogicalType, form: str) -> str | bytes:
+    """Return the canonical value of a form."""
     match style_of(kind):
         case FormStyle.HEX:
             return bytes.fromhex(form)
@@ -142,7 +144,7 @@ def differing_columns(schema: TableSchema, one: Row, other: Row) -> list[int]:
 
 
 def is_equal_row(schema: TableSchema, one: Row | None, other: Row | None) -> bool:
-    """Return whether two rows are equal; None is no row."""
+    """Return whether two rows are equal; None stands for no row."""
     if one is None or other is None:
         return one is other
     return next(_differing_positions(schema, one, other), None) is None
@@ -173,7 +175,7 @@ def _is_same_padded(one: str, other: str, _: LogicalType) -> bool:
 def _is_same_json(one: str, other: str, _: LogicalType) -> bool:
     try:
         return _same_document(_document(one), _document(other))
-    except RecursionError:  # nested more deeply than Python goes: the order of members counts then
+    except RecursionError:  # nested more deeply than Python supports: then the order of members counts
         return _without_blanks(one) == _without_blanks(other)
 
 
@@ -197,7 +199,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _same_document(one: Any, other: Any) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
-        return one is other  # for Python true is 1
+        return one is other  # in Python, True equals 1
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same_document(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):

@@ -1,8 +1,8 @@
 """`venus verify` without the command line: the choice of sides and tables, and the verdict (VENUS 3.3).
 
-The source and the target are compared with each other by default, and the full data is only asked about the rows that
-differ: few rows move. `target` and `source` compare one end with the whole full data, which then all moves; the first
-of them works with the source switched off.
+By default, the source and the target are compared with each other, and the full data is only queried for rows that
+differ, so few rows are transferred. `target` and `source` compare one end with the whole full data, which is
+transferred completely; `target` works while the source is switched off.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = ["VerificationFailed", "VerifyOptions", "run_verify"]
 def run_verify(
     settings: Settings, options: VerifyOptions, *, runner_for: RunnerFor | None = None, report: Report | None = None
 ) -> VerifyResult:
-    """Run a comparison; it changes nothing."""
+    """Run a comparison, which changes nothing."""
     workers = settings.apply.load_workers
     run = _Run(
         settings, options, runner_for or (lambda rows: LocalRunner.for_rows(workers, rows)), report or (lambda _: None)
@@ -77,9 +77,9 @@ class _Run:
     left_out: list[TableSchema] = field(default_factory=list)
     #: Tables removed from capture.
     released: dict[int, TableSchema] = field(default_factory=dict)
-    #: Tables that the patterns choose and that are not captured.
+    #: Tables that the patterns choose but that are not captured.
     uncaptured: list[UncapturedTable] = field(default_factory=list)
-    #: Tables that it mirrors only in part, each with the predicate.
+    #: Tables of which this broker set mirrors only some rows, each with the predicate.
     filters: tuple[tuple[str, str], ...] = ()
     #: Tables whose columns are masked, dropped or renamed at the target.
     projected: dict[int, ProjectedSchema] = field(default_factory=dict)
@@ -131,8 +131,8 @@ class _Run:
     ) -> Iterator[tuple[ComparisonSide, ComparisonSide, list[ChosenTable]]]:
         """Yield the tables to compare, each with its two sides.
 
-        Only the broker's rows are masked for a comparison, because the source must not get the key. So instead of
-        source and target, each is compared with the full data.
+        For a comparison, VENUS masks only the broker's rows, because the masking key must not reach the source. So
+        instead of source and target, each is compared with the full data.
         """
         for left, right in LEGS[leg]:
             chosen = self._choose_tables(registered, left, right)
@@ -164,7 +164,7 @@ class _Run:
     def _refuse_other_masks(
         self, one: ChosenTable, left: ComparisonSide, right: ComparisonSide, here: dict[int, str]
     ) -> ChosenTable:
-        """Return the table with an obstacle if a broker set above masks its columns on one side only."""
+        """Return the table, with an obstacle if an upstream broker set masks its columns on one side only."""
         table_id, sides, obstacle = one.subject.schema.table_id, (left, right), one.obstacle
         masked = here.get(table_id, "")
         if ComparisonSide.SOURCE in sides and masked and not obstacle:
@@ -219,7 +219,7 @@ class _Run:
         return {i: t for i, t in registered.items() if i not in self.released} if registered is not None else None
 
     def _note_uncaptured(self, registered: dict[int, RegisteredTable] | None) -> None:
-        """Add notes about tables that the patterns choose and that are not captured: they cannot be compared."""
+        """Add notes about tables that the patterns choose but that are not captured: they cannot be compared."""
         if registered is None:
             return
         chosen = self.settings.source
@@ -250,7 +250,7 @@ class _Run:
         return not self.mirrored or is_labelled(self.mirrored, schema.namespace, schema.name)
 
     def _read_target_tables(self) -> dict[int, LoadedTable]:
-        """Return each table's version at the target, and what prevents its comparison."""
+        """Return each table's version at the target, and the obstacle to its comparison."""
         target = open_target(self.settings, self.options.target)
         require_capability(target, "verifies")
         found = target.read_loaded_tables()
@@ -337,7 +337,7 @@ class _Run:
 
 
 def _is_own(schema: TableSchema) -> bool:
-    """Return whether this is VENUS's own heartbeat table, also with an upper-case name."""
+    """Return whether this is VENUS's own heartbeat table, even with an upper-case name."""
     return schema.is_heartbeat or schema.name == "VENUS_HEARTBEAT"
 
 

@@ -19,7 +19,7 @@ from venus.adapters.verify.rows import Columns, Row, checksums, columns_of, rows
 from venus.codec.batch import TableChanges
 from venus.model import TableSchema
 
-#: Keys per statement when rows are fetched.
+#: How many keys one statement selects when rows are fetched.
 KEYS_AT_ONCE = 500
 
 Ints = npt.NDArray[np.int64]
@@ -29,9 +29,9 @@ Scan = Callable[[Slice, Collection[int] | None], Iterator[TableChanges]]
 class Side(Protocol):
     """Side of a comparison (source, full data or target) in one snapshot."""
 
-    #: Rows, or keys with their checksums, that have left their store.
+    #: How many rows, or keys with checksums, were transferred from their store.
     moved: int
-    #: Keys of several rows with their number, from the last call of `hashes`.
+    #: Keys that several rows share, with the number of rows, from the last call of `hashes`.
     repeated: dict[Key, int]
 
     def buckets(self, part: Slice) -> Buckets: ...
@@ -92,12 +92,12 @@ class _ReadSection:
 
 @dataclass(slots=True)
 class ScannedSide:
-    """Side whose rows are read and summed here; a range slice is kept, a whole table is read for each call."""
+    """Side whose rows are read and summed here. It keeps a range slice, but rereads a whole table at each call."""
 
     scan: Scan
     subject: Subject
     versions: Mapping[int, TableSchema]
-    #: Only rows inside it are compared; empty means every row.
+    #: The predicate: only rows that it selects are compared; empty means every row.
     predicate: str = ""
     moved: int = 0
     repeated: dict[Key, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Task of a comparison: one slice of one table, on both sides. Runners call it.
+"""A task of a comparison: one slice of one table, on both sides. Runners call it.
 
 A task opens a snapshot on each side, compares checksums, then the rows of differing buckets by type. It returns
 *suspects*: rows that differ between these two snapshots, with the positions of the snapshots. `suspect_resolution.py`
@@ -31,13 +31,13 @@ from venus.model import Sequence
 from venus.rpc.address import broker_address
 from venus.wire import broker_pb2
 
-#: Rows of differing buckets that are compared together; more are compared in groups of buckets.
+#: How many rows of differing buckets are compared together; more rows are compared in groups of buckets.
 GROUP_ROWS = 100_000
-#: Keys whose rows are compared together, and the bytes of differing rows that a slice keeps: longer lists are of no
+#: How many keys' rows are compared together, and how many bytes of differing rows a slice keeps: longer lists are of no
 #: use.
 ROWS_AT_ONCE = 2_000
 SUSPECT_BYTES_MAX = 64 << 20
-#: Memory of a suspect besides its values.
+#: The memory that a suspect needs besides its values.
 _SUSPECT_BYTES = 500
 
 
@@ -69,7 +69,7 @@ class SliceTask:
     part: Slice
     #: Sides whose database does not compute the checksums of this table.
     scanned: frozenset[ComparisonSide] = frozenset()
-    rows_per_s: float = 0.0  # 0 = as fast as it goes
+    rows_per_s: float = 0.0  # 0 = no limit
     suspects_max: int = 100_000
 
 
@@ -83,7 +83,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectRow:
-    """Key whose rows differ; `waiting`: it is in the source's log, so its change is not captured yet."""
+    """A key whose rows differ; `waiting`: it is in the source's log, so its change is not captured yet."""
 
     key: Key
     rows: dict[ComparisonSide, Row | None]
@@ -105,7 +105,7 @@ class SliceResult:
 
     table_id: int
     number: int
-    rows: int  # of the side that has more
+    rows: int  # the number of rows on the side with more of them
     moved: int
     suspects: tuple[SuspectRow, ...]
     cut_short: bool = False
@@ -147,7 +147,7 @@ class OpenSides:
 
     @property
     def readers(self) -> list[tuple[ComparisonSide, Reader]]:
-        """The readers of databases, the target first: its snapshot shows only what the source had before."""
+        """The readers of databases, the target's first: its snapshot then shows only changes that the source has."""
         both: list[tuple[ComparisonSide, Reader | None]] = [
             (ComparisonSide.TARGET, self.target),
             (ComparisonSide.SOURCE, self.source),
@@ -192,7 +192,7 @@ def open_maskers(ends: ComparisonEnds) -> Maskers:
 
 
 class _KeptSides(threading.local):
-    """The sessions of this thread: capture may compare beside another comparison in its process."""
+    """The sessions of this thread: in a process that captures, two comparisons may run at the same time."""
 
     now: tuple[ComparisonEnds, OpenSides] | None = None
 
@@ -201,7 +201,7 @@ _kept = _KeptSides()
 
 
 def open_sides(ends: ComparisonEnds) -> OpenSides:
-    """Return the sessions of this worker to these ends; open them if necessary."""
+    """Return this worker's sessions with these two sides; open them if necessary."""
     if _kept.now is None or _kept.now[0] != ends:
         close_sides()
         _kept.now = (ends, OpenSides(ends))
@@ -314,14 +314,14 @@ def _groups(ours: dict[int, tuple[int, int]], theirs: dict[int, tuple[int, int]]
 
 
 def _with_waiting(suspects: Seq[SuspectRow], source: SourceReader | None, subject: Subject) -> Iterator[SuspectRow]:
-    """Yield each suspect with whether the log names it, in the snapshot of its row."""
+    """Yield the suspects, each marked if the log contains its key in the snapshot of its row."""
     waiting = source.find_waiting_keys(subject, [s.key for s in suspects]) if source and suspects else set()
     for s in suspects:
         yield replace(s, waiting=s.key in waiting)
 
 
 def recheck_suspects(ends: ComparisonEnds, subject: Subject, keys: Seq[Key]) -> list[SuspectRow]:
-    """Read these keys again, in one new snapshot of each database."""
+    """Compare the rows of these keys again, in one new snapshot of each database."""
     try:
         sessions = open_sides(ends)
         positions = sessions.begin(subject)

@@ -1,9 +1,9 @@
-"""From suspects to findings: reads the history of their keys, decides exactly, and checks open ones again.
+"""Resolution of suspects to findings: reads the history of their keys, decides exactly, rechecks open ones.
 
 The decision is whether a suspect is a fault or a change on its way. The target's snapshot has its applied offset. The
-source's snapshot has the Sequence that it has shipped and the keys that still wait in the log. The queue defines what
-both must contain there (history.py). So a row is wrong or right for the position of its side. Only a suspect whose
-change waits, or whose target is behind, is checked again.
+source's snapshot has the Sequence that it has shipped and the keys that still wait in the log. The queue defines the
+rows that both must contain at these positions (history.py). So each row is wrong or right for the position of its side.
+A suspect is checked again only if its change waits, or if the target is behind.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class SuspectResolver:
         return settled
 
     def wait_until_right(self, keys: Seq[Key], wait_s: float) -> dict[Key, Decision]:
-        """Check these keys until each is right at both ends, for `wait_s` at most; return those that are not.
+        """Check these keys until each is right on both sides, for at most `wait_s`; return those that are not.
 
-        A target is right only when it has received what was shipped; equality at its present position is not enough.
+        A target is right only once it has received the shipped rows; equality at its present position is not enough.
         """
         suspects = recheck_suspects(self._ends, self._subject, keys)
         self._read_history(suspects)
@@ -101,7 +101,7 @@ class SuspectResolver:
             suspects = recheck_suspects(self._ends, self._subject, list(wrong))
 
     def _is_done(self, suspect: SuspectRow, decision: Decision, goals: dict[Key, int]) -> bool:
-        """Return whether a row is right, and the target, if compared, has reached the queue's end of that time."""
+        """Return whether a row is right, and the target, if compared, has reached its goal, an end of the queue."""
         if decision.reason or decision.difference:
             return False
         goal, reached = goals.setdefault(suspect.key, self._history.end), suspect.positions.reached
@@ -163,7 +163,7 @@ class SuspectResolver:
                 settled.in_flight += 1
 
     def _read_quarantined(self, keys: Seq[Key]) -> dict[Key, str]:
-        """Return the rows that the target has refused, with the reason: that is why they differ."""
+        """Return the reasons for which the target has refused rows, by key: that is why these rows differ."""
         target = open_sides(self._ends).target
         ids = record_ids(keys, self._subject.schema) if keys and target is not None else None
         if target is None or ids is None:
@@ -184,7 +184,7 @@ def undecided_rows(subject: Subject, reasons: Mapping[Key, str]) -> list[Undecid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideJudgement:
-    """Judgement of one side: the row that the queue expects there, or why that is not known."""
+    """Judgement of one side: the row that it should have according to the queue, or why that is unknown."""
 
     place: ComparisonSide
     expected: KnownRow | None = None
@@ -199,7 +199,7 @@ class SideJudgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Decision on a suspect: `difference`, or `reason` to check again, or neither if the change was on its way."""
+    """Decision on a suspect: a `difference`, a `reason` to check again, or neither if its change was on the way."""
 
     difference: RowDifference | None = None
     reason: str = ""
@@ -207,7 +207,7 @@ class Decision:
 
 def decide(subject: Subject, suspect: SuspectRow, history: KeyHistory) -> Decision:
     """Decide a suspect."""
-    if suspect.repeated:  # no change on its way makes two rows of one
+    if suspect.repeated:  # no pending change can turn one row into two
         return Decision(difference=_repeated_key(subject, suspect))
     legs = [
         _judge_side(subject, suspect, history, place)
@@ -217,7 +217,7 @@ def decide(subject: Subject, suspect: SuspectRow, history: KeyHistory) -> Decisi
     wrong = [leg for leg in legs if leg.is_wrong]
     open_ = next((leg.reason for leg in legs if leg.reason), "")
     if open_:
-        # one side may be wrong already; wait for the other side, so that the fault is named completely
+        # one side may already be wrong; wait for the other side, so that the fault is complete
         return Decision(difference=_difference(subject, suspect, legs) if wrong else None, reason=open_)
     return Decision(difference=_difference(subject, suspect, legs)) if wrong else Decision()
 
@@ -244,12 +244,13 @@ def _judge_side(subject: Subject, suspect: SuspectRow, history: KeyHistory, plac
 def _for_target(subject: Subject, known: KnownRow | None) -> KnownRow | None:
     """Return the row that the target must have: none if its predicate excludes it."""
     if known is None or known.row is None or not subject.predicate or isinstance(subject.schema, ProjectedSchema):
-        return known  # the history of a table with rules for its columns has only the rows inside
+        return known  # with rules for its columns, the history of a table has only rows inside the predicate
     gets = rows_inside(subject.predicate, [[value] for value in known.row], subject.schema)[0]
     return known if gets else KnownRow(row=None)
 
 
 def _repeated_key(subject: Subject, suspect: SuspectRow) -> RowDifference:
+    """Return the difference of a key that several rows of one side have."""
     counts = ", ".join(f"{rows} rows in the {place.value}" for place, rows in suspect.repeated.items())
     faults = {Fault.APPLY if place is ComparisonSide.TARGET else Fault.CAPTURE for place in suspect.repeated}
     return RowDifference(
@@ -295,7 +296,7 @@ def _difference(subject: Subject, suspect: SuspectRow, legs: list[SideJudgement]
 
 
 def _columns(subject: Subject, rows: dict[ComparisonSide, Row | None]) -> tuple[ColumnDifference, ...]:
-    """Return the columns that differ between sides; all but the key's where a side has no row."""
+    """Return the columns that differ between sides; if a side has no row, all columns except the key."""
     schema = subject.schema
     there = {place: row for place, row in rows.items() if row is not None}
     if len(there) < len(rows):

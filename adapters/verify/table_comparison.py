@@ -1,8 +1,8 @@
 """Comparison of one table: calibrate, divide into slices, compare them, resolve the suspects; and its options.
 
-Calibration finds out whether a database's checksums equal those computed here. Where the leading key column is an
-integer, slices are its ranges, with about equally many rows. Any other key is ordered differently by every database, so
-such a table is one slice, in buckets by the digest of its key.
+Calibration checks whether a database's checksums equal those computed here. If the leading key column is an integer,
+slices are ranges of it with about the same number of rows. Databases order any other key differently, so such a table
+is one slice, in buckets by the digest of its key.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ DIGESTS = ("md5", "sha256")
 #: Cost of a compared row relative to a loaded one, to choose runners: reading and summing a row costs a twentieth; a
 #: row whose database computes the checksum costs this process nothing.
 READ_ROWS_PER_ROW, PUSHED_ROWS_PER_ROW = 20, 400
-#: Rows of a slice: a tenth or two of a second at a database, and little to read again after a change.
+#: How many rows a slice has: one or two tenths of a second at a database, and little to read again after a change.
 SLICE_ROWS = 50_000
 RANGE_BUCKETS = 512
-#: Rows of a bucket of a table that is one slice.
+#: How many rows a bucket has in a table that is one slice.
 BUCKET_ROWS = 64
 BUCKETS_MIN, BUCKETS_MAX = 64, 1 << 16
-#: Beyond this the arithmetic of ranges would not fit 64 bits.
+#: Beyond this, the arithmetic of ranges would exceed 64 bits.
 _RANGE_MAX = 1 << 61
 
 
@@ -101,19 +101,19 @@ class ChosenTable:
 
 
 Report = Callable[[VerifyProgress], None]
-#: Receives the suspects of a table in portions; without it they are collected, to the limit, and decided at the end.
+#: Receives the suspects of a table in portions. Without it they are collected up to the limit, and decided at the end.
 OnSuspects = Callable[[Seq[SuspectRow]], None]
 RunnerFor = Callable[[int], Runner]
 
 
 #: Rows used for calibration.
 SAMPLE_ROWS = 300
-#: Bytes of the rows of a slice: a slice that is read here is held in memory.
+#: Limit for the bytes of a slice: a slice that is read here is held in memory.
 SLICE_BYTES = 32 << 20
 
 
 def fitting_rows(reader: Reader, subject: Subject) -> int:
-    """Return the number of rows of a slice that fits into memory."""
+    """Return how many rows a slice may have to fit into memory."""
     sections = list(reader.scan(subject, Slice(), None, rows_max=SAMPLE_ROWS))
     rows, weight = sum(s.count for s in sections), sum(s.nbytes for s in sections)
     return max(1, SLICE_BYTES * rows // weight) if weight else SLICE_BYTES
@@ -129,7 +129,7 @@ def find_disagreement(reader: Reader, subject: Subject) -> str:
     keys = key_forms(columns, schema)
     try:
         theirs = {key: (total, texts) for key, total, texts in reader.read_forms(subject, keys)}
-    except (SourceError, TargetError) as error:  # an old server may lack a function, a user the right to call it
+    except (SourceError, TargetError) as error:  # an old server may lack a function, and a user the right to call it
         reader.end()
         reader.begin(subject)
         return f"the checksums fail: {error}"
@@ -150,14 +150,14 @@ def _describe_row(subject: Subject, columns: Columns, row: int, texts: tuple[str
 
 logger = logging.getLogger(__name__)
 
-#: Attempts to compare a table, and the pause in between.
+#: How often a table's comparison is attempted, and the pause between two attempts.
 ATTEMPTS = 3
 PAUSE_S = 1.0
-#: How many times larger than planned slices may be: all rows of one leading key are in one bucket, in memory.
+#: How many times larger than planned slices may be, because all rows of one leading key are in one bucket, in memory.
 FULLER_MAX = 4
-#: Suspects that are passed on together, at least, while others follow.
+#: The smallest portion of suspects to pass on while others follow.
 PORTION_ROWS = 10_000
-#: Memory limit of the differences of a table: a comparison ends there, because longer lists are of no use.
+#: Memory limit for the differences of a table. A comparison ends there, because longer lists are of no use.
 SUSPECTS_BYTES_MAX = 256 << 20
 
 
@@ -292,14 +292,14 @@ class TableComparison:
         return slices or [whole_slice(rows)], rows
 
     def _ranges(self, reader: Reader, rows: int) -> list[Slice]:
-        """Return slices by ranges of the leading key; [] if it has too few values for slices of that size."""
+        """Return slices by ranges of the leading key; [] if the key has too few values for slices of that size."""
         wanted = self._slice_rows(reader)
         slices = range_slices(reader.read_split_points(self._subject, wanted))
         # the limit of rows applies to slices only
         return [] if rows > FULLER_MAX * wanted * len(slices) and not self._options.rows_per_s else slices
 
     def _slice_rows(self, reader: Reader) -> int:
-        """Return the rows of a slice: what fits into memory, and at most one second of the rate limit."""
+        """Return how many rows a slice has: as many as fit into memory, and at most one second of the rate limit."""
         fitting = min(self._options.slice_rows, fitting_rows(reader, self._subject))
         return min(fitting, math.ceil(self._options.rows_per_s)) if self._options.rows_per_s else fitting
 
@@ -352,13 +352,13 @@ def _is_between(number: int, low: int | None, high: int | None, first: int, last
 
 
 def whole_slice(rows: int) -> Slice:
-    """Return the single slice of a whole table."""
+    """Return the slice that contains a whole table."""
     wanted = max(BUCKETS_MIN, min(BUCKETS_MAX, rows // BUCKET_ROWS))
     return Slice(buckets=1 << (wanted - 1).bit_length())
 
 
 def draw_sample(slices: Seq[Slice], share: float, draw: random.Random) -> list[Slice]:
-    """Return a share of the slices, at least one; of a whole table, a share of its buckets."""
+    """Return a share of the slices, at least one; for a table in a single slice, a share of its buckets."""
     if share >= 1:
         return list(slices)
     if len(slices) == 1 and not slices[0].step:

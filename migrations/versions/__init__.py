@@ -1,1 +1,1 @@
-"""Revisions, one file each."""
+"""Revisions, each in its own file."""

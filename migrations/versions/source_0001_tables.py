@@ -1,8 +1,8 @@
 """The tables of VENUS at a source: the state with which the upper adapter survives a crash (VENUS 3.1, 3.3).
 
-`checkpoint` and `batch` are the paper's local transaction, `captured_table` is the registry of tables and their
-schema versions, `heartbeat` is a row that VENUS changes itself, to measure lag while the application is idle.
-Log tables are not here: there is one for each captured table, and the dialect makes them.
+`checkpoint` and `batch` are the paper's local transaction, `captured_table` is the registry of tables and their schema
+versions, `heartbeat` is a row that VENUS changes itself, to measure lag while the application is idle. Log tables are
+not among them: each captured table has one, which the dialect creates.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ depends_on = None
 
 #: MySQL's plain BLOB ends at 64 KiB; other databases ignore the length.
 WIRE = sa.LargeBinary(length=16_777_215)
-#: Only a column declared INTEGER is SQLite's own row number; it has 64 bits all the same.
+#: Only a column declared INTEGER is SQLite's own row number; it has 64 bits even so.
 NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    """Create the tables, with their one row where they have one."""
+    """Create the tables, and the initial row of those that have exactly one."""
     _create_checkpoint()
     _create_batch()
     _create_captured_table()
@@ -76,14 +76,14 @@ def _create_captured_table() -> None:
         sa.Column("fingerprint", sa.String(64), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("reason", sa.Text),
-        sa.Column("fill_cursor", WIRE),  # NULL = at the start: Oracle knows no empty value
+        sa.Column("fill_cursor", WIRE),  # NULL = at the start, because Oracle has no empty value
         sa.Column("fill_rows", sa.BigInteger, nullable=False),
         sa.Column("fill_estimate", sa.BigInteger, nullable=False),
         sa.Column("fill_done", sa.SmallInteger, nullable=False),  # 0 or 1: not every database has booleans
         sa.Column("sweep_from", sa.BigInteger, nullable=False),
-        # The last log row that was consumed, where one writer at a time makes that exact; else 0.
+        # The last consumed log row, for databases where a single writer at a time makes that exact; else 0.
         sa.Column("log_through", sa.BigInteger, nullable=False, server_default="0"),
-        # The highest field number ever given to a column: those of dropped columns are not given again.
+        # The highest field number ever assigned to a column: numbers of dropped columns are not reused.
         sa.Column("number_max", sa.Integer, nullable=False, server_default="0"),
         sa.UniqueConstraint("namespace", "name", name="venus_captured_table_uk"),
         schema=schema,

@@ -17,10 +17,10 @@ branch_labels = ("target",)
 depends_on = None
 
 MOMENT = sa.DateTime(timezone=True)
-#: Rows that change with every cut leave room on their page, so that no index entry has to be written (HOT).
+#: Space that is left on the pages of rows that change with every cut, so that no index entry is written (HOT).
 ROOM = "ALTER TABLE {table} SET (fillfactor = 50)"
 
-#: Move the applied offset, or fail: a transaction that calls it is the only one to apply, from exactly there.
+#: Moves the applied offset, or fails: so only one transaction at a time applies, from exactly the expected offset.
 ADVANCE = """
 CREATE FUNCTION {schema}.advance(
     the_group text, expected bigint, the_control bigint, reached bigint, reached_epoch bigint, reached_sequence bigint,
@@ -68,21 +68,21 @@ def _create_applied() -> None:
         own_name("applied", schema=schema),
         sa.Column("group_name", sa.Text, primary_key=True),
         sa.Column("business", sa.Text, nullable=False),
-        sa.Column("offset", sa.BigInteger, nullable=False),  # the first one not applied
-        sa.Column("epoch", sa.BigInteger, nullable=False),  # of the last increment applied
+        sa.Column("offset", sa.BigInteger, nullable=False),  # the first offset not applied
+        sa.Column("epoch", sa.BigInteger, nullable=False),  # the epoch of the last applied increment
         sa.Column("last_sequence", sa.BigInteger, nullable=False),
         sa.Column("captured_at", MOMENT),
         sa.Column("committed_at", MOMENT),
         sa.Column("applied_at", MOMENT),
         sa.Column("heartbeat_at", MOMENT),
         sa.Column("paused", sa.Boolean, nullable=False, server_default=sa.false()),
-        # Raised by every command that changes a state, so that the loop sees it before its next transaction.
+        # Incremented by every command that changes a state, so that the loop sees that before its next transaction.
         sa.Column("control", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("note", sa.Text, nullable=False, server_default=""),
-        sa.Column("counted_from", sa.BigInteger, nullable=False),  # every offset from here on is counted
+        sa.Column("counted_from", sa.BigInteger, nullable=False),  # offsets are counted from here
         # Offsets without a table: heartbeats, and the one offset that an empty batch takes.
         sa.Column("rows_other", sa.BigInteger, nullable=False, server_default="0"),
-        # Were unaccounted for until a resync of all tables has brought their outcome.
+        # Changes that were unaccounted for until a resync of all tables brought their outcome.
         sa.Column("rows_repaired", sa.BigInteger, nullable=False, server_default="0"),
         schema=schema,
     )
@@ -106,10 +106,10 @@ def _create_target_table() -> None:
         sa.Column("rows_applied", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("rows_quarantined", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("rows_skipped", sa.BigInteger, nullable=False, server_default="0"),
-        # Wait at the broker because the table does not follow; each becomes one of the above when it catches up.
+        # Changes that wait at the broker because the table does not follow; a catch-up moves each to a count above.
         sa.Column("rows_held", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("counted_from", sa.BigInteger, nullable=False),  # the counters hold for offsets from here on
-        sa.Column("created", sa.Boolean, nullable=False),  # by VENUS; else it was there before
+        sa.Column("counted_from", sa.BigInteger, nullable=False),  # the counters are valid for offsets from here
+        sa.Column("created", sa.Boolean, nullable=False),  # whether by VENUS; otherwise it existed before
         schema=schema,
     )
     op.execute(ROOM.format(table=f"{schema}.target_table"))
@@ -140,7 +140,7 @@ def _create_quarantine() -> None:
         sa.Column("key", sa.Text, nullable=False),  # for display
         sa.Column("offset", sa.BigInteger, nullable=False),
         sa.Column("sequence", sa.BigInteger, nullable=False),
-        sa.Column("sqlstate", sa.Text, nullable=False),  # empty: parked behind an earlier change of its key
+        sa.Column("sqlstate", sa.Text, nullable=False),  # empty = parked behind an earlier change of its key
         sa.Column("message", sa.Text, nullable=False),
         sa.Column("row_message", sa.LargeBinary, nullable=False),
         sa.Column("is_deleted", sa.Boolean, nullable=False),
@@ -148,7 +148,7 @@ def _create_quarantine() -> None:
         sa.Column("reason", sa.Text, nullable=False, server_default=""),
         sa.Column("created_at", MOMENT, nullable=False, server_default=sa.func.now()),
         sa.Column("decided_at", MOMENT),
-        # -1 = met during the full load; a change is refused once, however often it is read again.
+        # -1 = refused during the full load. A change is recorded once, however often it is read again.
         sa.UniqueConstraint("group_name", "table_id", "offset", "record_id", name="quarantine_change_uk"),
         schema=schema,
     )
@@ -160,20 +160,20 @@ def _create_sweep() -> None:
         own_name("sweep", schema=schema),
         sa.Column("group_name", sa.Text, primary_key=True),
         sa.Column("table_id", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("purpose", sa.Text, primary_key=True),  # sweep: of the source; resync: of this target
+        sa.Column("purpose", sa.Text, primary_key=True),  # sweep = one of the source; resync = one of this target
         sa.Column("from_offset", sa.BigInteger, nullable=False),
         schema=schema,
     )
 
 
 def _create_held() -> None:
-    """Create the table of positions of a table's held changes during a resync, which contains those before its cut."""
+    """Create the table of positions of held changes during a resync, which brings the changes before its cut."""
     schema = own_schema()
     op.create_table(
         own_name("held", schema=schema),
         sa.Column("group_name", sa.Text, primary_key=True),
         sa.Column("table_id", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("offset", sa.BigInteger, primary_key=True, autoincrement=False),  # of the first one
+        sa.Column("offset", sa.BigInteger, primary_key=True, autoincrement=False),  # the offset of the first change
         sa.Column("rows", sa.BigInteger, nullable=False),
         schema=schema,
     )

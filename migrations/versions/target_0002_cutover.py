@@ -1,6 +1,6 @@
 """The record of a cut-over, after which a target is the application's own and VENUS writes no row there (VENUS 3.4).
 
-The certificate is kept where the data are: a file can be lost, and `--undo` compares with it.
+The certificate is stored with the data, because a file can be lost, and `--undo` compares with it.
 """
 
 from __future__ import annotations

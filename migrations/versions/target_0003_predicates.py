@@ -19,14 +19,14 @@ depends_on = None
 def upgrade() -> None:
     """Add the columns."""
     schema = own_schema()
-    if op.get_context().dialect.name == "postgresql":  # what is altered, target_0004 included, in the order of own.sql
+    if op.get_context().dialect.name == "postgresql":  # all altered tables, in the order of own.sql
         op.execute(f"LOCK TABLE {schema}.applied, {schema}.load_manifest, {schema}.target_table")
     table = own_name("target_table", schema=schema)
     # Changes are judged by it; empty = every row.
     op.add_column(table, sa.Column("predicate", sa.Text, nullable=False, server_default=""), schema=schema)
-    # What it was before, until the rows that are in or out now have been brought or removed.
+    # The predicate before, until rows that now belong here have been added, and others removed.
     op.add_column(table, sa.Column("predicate_before", sa.Text), schema=schema)
-    for name in ("rows_brought", "rows_removed"):  # by the last change of it
+    for name in ("rows_brought", "rows_removed"):  # by the last change of the predicate
         op.add_column(table, sa.Column(name, sa.BigInteger, nullable=False, server_default="0"), schema=schema)
     manifest = own_name("load_manifest", schema=schema)
     op.add_column(manifest, sa.Column("outside", sa.BigInteger, nullable=False, server_default="0"), schema=schema)

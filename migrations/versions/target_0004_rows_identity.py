@@ -1,6 +1,6 @@
 """The identity of a target's rows, by the predicates of broker sets, beside its position (Minos 3).
 
-A set with other predicates has other rows at the same offset; a target that moves there must detect that.
+A broker set with other predicates has other rows at the same offset; a target that moves there must detect that.
 """
 
 from __future__ import annotations

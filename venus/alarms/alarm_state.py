@@ -80,7 +80,7 @@ class AlarmState:
         self.left_out = 0
 
     def shift_times(self, by_s: float) -> None:
-        """Shift all times after the clock was set forward by `by_s` seconds: durations stay what they were.
+        """Shift all times after the clock was set forward by `by_s` seconds, so that durations stay the same.
 
         Otherwise a clock that is set back would delay every alarm, repetition and recovery until it catches up.
         """
@@ -114,6 +114,7 @@ class AlarmState:
         return sorted(found, key=lambda alarm: (alarm.since_s, alarm.key))
 
     def _record(self, business: str, text: str, now_s: float) -> Key | None:
+        """Record a present problem as an alarm, and return its key; None = there are too many alarms."""
         rule, subject = classify_sentence(text)
         known = self._alarms.get((business, rule.name, subject))
         if known is not None:
@@ -134,6 +135,7 @@ class AlarmState:
         return alarm.key
 
     def _due_notification(self, alarm: Alarm, now_s: float) -> Notification | None:
+        """Return the first or repeated notification of an active alarm if it is due."""
         rule = self._settings.rule_settings(alarm.rule)
         if alarm.notified_s is None:
             wait_s = rule.after_s or min_duration_s(alarm.rule)
@@ -142,10 +144,12 @@ class AlarmState:
         return self._notify(AlarmEvent.STANDS, alarm, now_s) if again else None
 
     def _notify(self, event: AlarmEvent, alarm: Alarm, now_s: float) -> Notification:
+        """Record that an alarm is notified now; return the notification."""
         notified = self._alarms[alarm.key] = replace(alarm, notified_s=now_s)
         return Notification(event=event, alarm=notified, at_s=now_s)
 
     def _recover(self, alarm: Alarm, now_s: float) -> Notification | None:
+        """End an alarm that has been gone for long enough; return the notification of its end, if any."""
         if alarm.gone_s is None:
             alarm = self._alarms[alarm.key] = replace(alarm, gone_s=now_s)
         assert alarm.gone_s is not None
@@ -160,6 +164,8 @@ class AlarmState:
 
 
 def _shift_alarm(alarm: Alarm, by_s: float) -> Alarm:
+    """Return an alarm with all of its times shifted."""
+
     def shift(at_s: float | None) -> float | None:
         return None if at_s is None else at_s + by_s
 
@@ -232,5 +238,6 @@ def _format_time(seconds: float) -> str:
 
 
 def _shorten(text: str, characters_max: int) -> str:
+    """Return a text as one line of limited length."""
     line = " ".join(text.split())
     return line if len(line) <= characters_max else line[: characters_max - 3] + "..."

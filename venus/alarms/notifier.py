@@ -68,6 +68,7 @@ def _read_alarms(path: Path) -> list[Alarm]:
 
 
 def _to_file(alarm: Alarm) -> dict[str, Any]:
+    """Return an alarm as it is stored in the file."""
     return {_NAMES_IN_FILE.get(name, name): value for name, value in asdict(alarm).items()}
 
 
@@ -179,6 +180,7 @@ class RecipientQueue:
                 delay_s = min(delay_s * 2, RETRY_MAX_S)
 
     def _next_batch(self) -> Sequence[Notification] | None:
+        """Wait for notifications, and return them for one message; None = the thread must end."""
         with self._changed:
             while not self._waiting and not self._stopping:
                 self._changed.wait()
@@ -188,6 +190,7 @@ class RecipientQueue:
             return list(self._waiting)[:NOTIFICATIONS_MAX]
 
     def _try_send(self, batch: Sequence[Notification]) -> bool:
+        """Send one message; return whether that succeeded."""
         failure = ""
         try:
             self._addressee.channel.send(Message(self._broker, batch))

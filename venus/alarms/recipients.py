@@ -107,7 +107,7 @@ def limit_time(seconds: float, sock: Callable[[], socket.socket | None]) -> Iter
     try:
         yield
     except Exception as error:
-        # the socket's own limit may come first by a moment; an error of the kernel has a number
+        # the socket's own limit may expire a moment earlier; errors of the kernel have a number
         if over.is_set() or (isinstance(error, TimeoutError) and error.errno is None):
             raise TooSlow(f"no answer within {seconds:g} s") from None
         raise
@@ -203,6 +203,7 @@ class MailChannel:
                 server.close()
 
     def _deliver(self, message: Message, opened: list[smtplib.SMTP]) -> None:
+        """Connect to the server and send the e-mail."""
         host, _, port = self.server.rpartition(":")
         host = host.strip("[]")
         server: smtplib.SMTP
@@ -257,7 +258,7 @@ class AlarmRecipient:
     timeout_s: float = 10.0
 
     def should_receive(self, notice: Notification) -> bool:
-        """Return whether it gets a notification. Only the others learn that it cannot be reached."""
+        """Return whether it gets a notification. Only other recipients learn that it is unreachable."""
         alarm = notice.alarm
         return self.should_receive_kind(alarm.rule) and not (
             alarm.rule == "alarm_unsent" and alarm.subject == self.name
@@ -284,6 +285,7 @@ def build_recipients(alarms: AlarmsSettings) -> list[AlarmRecipient]:
 
 
 def _build_channel(name: str, found: RecipientSettings) -> AlarmChannel:
+    """Build the channel of a recipient. Raises ConfigError."""
     section = f"alarms.to.{name}"
     if any(c.isspace() for c in name) or not name.isprintable():
         raise ConfigError(f"[{section}]: its name has spaces", hint="name a recipient with one word")

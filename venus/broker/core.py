@@ -46,12 +46,13 @@ from venus.flow.precedence import Precedence
 from venus.masking.border import Border
 
 logger = logging.getLogger(__name__)
-#: First area of a copy (venus/broker/replicas/copies.py) with state; log, queue and rows come before it.
+#: The first area of a copy (venus/broker/replicas/copies.py) that holds state. Areas before it hold log, queue and
+#: rows.
 FIRST_STATE_AREA = 3
 
 
 class Core:
-    """The parts of a broker. Thread-safe: one thread writes the log and the queue, another one the full data."""
+    """The parts of a broker. Thread-safe: one thread writes the log and the queue, and a second one the full data."""
 
     def __init__(
         self,
@@ -98,9 +99,9 @@ class Core:
         self.snapshots.set_name = self.subscriptions.rows.name = name
 
     def set_borders(self, borders: Mapping[str, Border]) -> None:
-        """Set the rules by which the sets below get columns; nothing is served yet.
+        """Set the rules for the columns that the sets below receive, before anything is served.
 
-        A set below must not continue to read a snapshot by other rules than those that it was opened with.
+        A set below must not continue to read a snapshot under rules that differ from those at its opening.
         """
         self.borders = self.snapshots.borders = self.subscriptions.rows.borders = borders
         for pin in self.snapshots.all_leases():
@@ -250,9 +251,11 @@ class Core:
         )
 
     def _knows_end(self, business: Business) -> bool:
+        """Return whether no reader of any broker can have read more than is visible here."""
         return self._shared.knows_end(business, self._steady())
 
     def _check_leads(self, business: Business) -> None:
+        """Raise NotLeader, with the leader, unless this broker leads the business."""
         if not self._shared.leads(business):
             self._shared.term(business)  # raises NotLeader, with the leader
 
@@ -297,6 +300,8 @@ class Core:
         self.commits.fail(error)
 
     def _record_pin(self, snapshot_id: str, content: bytes | None) -> Future[None]:
+        """Store the lease of a snapshot; `content` None = remove it."""
+
         def work(group: CommandGroup) -> None:
             group.stage(keys.STATE, keys.pin_key(snapshot_id), content)
             group.durable = group.durable or content is not None
@@ -304,6 +309,7 @@ class Core:
         return self.commits.submit(work, first=True)
 
     def _forget_below(self, business: Business) -> int:
+        """Return the Sequence below which the tombstones of a business may be removed."""
         kept = kept_offsets(business.list_consumers())
         trim = consumers.trim_point(business.materialised.offset, kept, self.snapshots.offsets(business))
         return consumers.tombstone_limit(business.marks, trim, self.clock_us())
@@ -360,8 +366,8 @@ def replay_business(
 def remove_unfinished(store: Store) -> None:
     """Remove the state of unfinished copies, because it would make them look like businesses.
 
-    Their other data stays, and their marks say that the state must come again. A copy whose mark does not say how far
-    it came is removed as a whole.
+    Their other data stays, and their markers record that the state must be copied again. A copy whose marker does not
+    record its progress is removed completely.
     """
     batch = store.batch()
     for key, value in store.scan_prefix(keys.STATE, keys.INSTALLING):

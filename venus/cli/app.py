@@ -84,7 +84,7 @@ INSTALLS = "venus run"
 
 
 def write_audit_record(invocation: Invocation, arguments: list[str], code: int) -> None:
-    """Write user, command line and outcome to the audit log, if it is one of these commands."""
+    """Write user, command line and outcome to the audit log, if the command is one of those to record."""
     command = invocation.command
     acts = (command == REPAIRS and "--repair" in arguments) or (command == INSTALLS and "--install" in arguments)
     if command not in COMMANDS and not acts:
@@ -128,7 +128,7 @@ app = CommandSet(
 
 
 def print_version(asked: bool) -> None:
-    """Print the version and end: what every command line tool does for `--version`."""
+    """Print the version and exit, as every command line tool does for `--version`."""
     if asked:
         typer.echo(f"venus {__version__}")
         raise typer.Exit

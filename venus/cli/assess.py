@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from venus.adapters.assess.report import AssessedTable, Assessment
     from venus.config import Settings
 
-#: Maximum of table lines on a terminal; the rest is counted. --json and --html are complete.
+#: Maximum number of table lines on a terminal; the others are counted. --json and --html are complete.
 SHOWN_MAX = 40
 NAMES_MAX = 6
 FLEET_BYTES_MAX = 1 << 20
@@ -111,7 +111,7 @@ def assess_source(settings: Settings, *, count_rows: bool, watch_s: float) -> As
 
 
 def assess_fleet(run: Invocation, file: Path, *, count_rows: bool, watch_s: float) -> int:
-    """Assess each database of a list; one that fails is reported, and the others are assessed all the same."""
+    """Assess each database of a list; a failure is reported, and does not stop the assessment of the others."""
     from pydantic import SecretStr
 
     from venus.adapters.assess.report import to_document
@@ -147,7 +147,7 @@ def _fleet_row(name: str, found: Assessment) -> tuple[object, ...]:
 
 
 def read_fleet(file: Path) -> list[tuple[str, str]]:
-    """Return name and URL of each database of a list. Raises ConfigError for a file that is no such list."""
+    """Return name and URL of each database of a list. Raises ConfigError if the file is not such a list."""
     try:
         if file.stat().st_size > FLEET_BYTES_MAX:
             raise ConfigError(f"--fleet {file}: larger than {format_bytes(FLEET_BYTES_MAX)}", hint="split it")
@@ -234,7 +234,7 @@ def _table_row(t: AssessedTable) -> tuple[object, ...]:
 
 
 def _format_attached_objects(found: Assessment) -> list[str]:
-    """Format the objects that work at each change of a table, of the tables with the most of them."""
+    """Format the objects that run at each change of a table, for the tables with the most such objects."""
     attached = sorted(
         (t.size for t in found.tables if t.size.attached), key=lambda s: (-len(s.attached), s.qualified_name)
     )
@@ -243,7 +243,7 @@ def _format_attached_objects(found: Assessment) -> list[str]:
 
 
 def _format_advice(found: Assessment) -> list[str]:
-    """Format the findings that do not block and that something can be done about."""
+    """Format the findings that do not block and have a remedy."""
     advice = [finding for finding in found.findings if finding.remedy and not finding.blocks]
     lines = [f"{finding.where}: {finding.message}: {finding.remedy}" for finding in advice[:SHOWN_MAX]]
     return lines + ([f"... and {len(advice) - SHOWN_MAX:,} more: `venus check`"] if len(advice) > SHOWN_MAX else [])

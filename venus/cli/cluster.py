@@ -32,7 +32,7 @@ app = CommandSet(
 
 @contextmanager
 def open_coordinator(settings: Settings) -> Iterator[EtcdCoordinator]:
-    """Connect to the coordinator of the configured cluster. Raises ConfigError if there is none, or none at etcd."""
+    """Connect to the coordinator of the configured cluster. Raises ConfigError without a cluster, or without etcd."""
     from venus.coordination.etcd import EtcdCoordinator
     from venus.coordination.login import build_login
 
@@ -188,7 +188,7 @@ def _business_document(found: Leadership) -> dict[str, Any]:
 
 
 def loss_document(window: LossWindow) -> dict[str, Any]:
-    """Return the JSON document of what an unclean election may have lost."""
+    """Return the JSON document of a window in which an unclean election may have lost changes."""
     return {
         "term": window.term,
         "first_offset": window.first_offset,

@@ -67,7 +67,7 @@ def wait_until_done(
 ) -> float:
     """Wait until `find_reason` returns no reason to wait; return the seconds it took. Raises Unavailable at the end.
 
-    `since`: when the time began, if it bounds several steps.
+    `since`: when the time limit began, if it covers several steps.
     """
     began = printed_at = time.monotonic()
     since = began if since is None else since
@@ -157,7 +157,7 @@ def _move_leader(run: Invocation, coordinator: EtcdCoordinator, name: str, broke
 def _hand_over(
     run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str, seconds: float, since: float | None = None
 ) -> float:
-    """Let a broker lead; return the seconds that took. Raises Refused, Unavailable."""
+    """Make a broker the leader of a business; return the seconds that this took. Raises Refused, Unavailable."""
     from venus.coordination import operator_changes
 
     change_record(coordinator, name, lambda known, living: operator_changes.request_leader(known, broker, living))
@@ -217,7 +217,7 @@ def _answer_moves(run: Invocation, done: list[dict[str, Any]]) -> None:
 
 
 def _hand_over_one_by_one(run: Invocation, coordinator: EtcdCoordinator, seconds: float) -> Iterator[dict[str, Any]]:
-    """Carry out a balance, planned again after each hand-over; yield what has moved."""
+    """Balance the cluster, with a new plan after each hand-over; yield each business that has moved."""
     began = time.monotonic()
     while True:
         wait_until_done(run.out, seconds, partial(_find_balance_obstacles, coordinator), LATER, since=began)
@@ -239,7 +239,7 @@ def _find_balance_obstacles(coordinator: EtcdCoordinator) -> list[str]:
 
 
 def _plan_balance(coordinator: EtcdCoordinator) -> tuple[list[Move], str]:
-    """Return the hand-overs that balance the cluster, and why none may begin now."""
+    """Return the hand-overs that balance the cluster, and why none may begin now; empty if one may."""
     from venus.replication.leaders import find_obstacle, plan_moves
 
     records, live = coordinator.leaderships(), {broker.member: broker for broker in coordinator.brokers()}
@@ -357,6 +357,7 @@ def add(
 
 
 def _add_replica(known: Leadership, living: Any, *, broker: str, wanted: int) -> Leadership:
+    """Return the record of a business with a replica at this broker."""
     from venus.coordination import operator_changes
 
     return operator_changes.add_replica(known, broker, living, wanted)
@@ -409,6 +410,7 @@ def remove(
 
 
 def _remove_replica(known: Leadership, living: Any, *, broker: str, fewer: bool) -> Leadership:
+    """Return the record of a business without a replica at this broker."""
     from venus.coordination import operator_changes
 
     return operator_changes.remove_replica(known, broker, living, fewer=fewer)

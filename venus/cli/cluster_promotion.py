@@ -262,4 +262,5 @@ def _format_window(window: LossWindow | None) -> str:
 
 
 def _measured_terms(known: Leadership) -> set[int]:
+    """Return the terms of unclean elections whose loss windows have a known end."""
     return {window.term for window in known.losses if window.is_measured}

@@ -211,7 +211,7 @@ def check_certificate_path(base: Path) -> Path:
 
 
 def certificate_head(settings: Settings, target: str) -> dict[str, Any]:
-    """Return the head of the certificate: user, time and databases; passwords masked."""
+    """Return the head of the certificate: user, time and databases, with masked passwords."""
     from venus import __version__
     from venus.text.formatting import mask_url
 
@@ -283,7 +283,7 @@ def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
 
 
 def steps_with_way_back(settings: Settings, target: str, other: str, *, already: bool) -> list[str]:
-    """Return the next steps of the operator after a switch that can be taken back."""
+    """Return the next steps of the operator after a switch that has a way back."""
     from venus.adapters.targets.switching import switch_command
     from venus.text.formatting import mask_url
 

@@ -36,7 +36,7 @@ READER_GONE = 141
 UNEXPECTED = 12
 #: The beginning of a message about the url of a target.
 _URL_OF_TARGET = re.compile(r"targets\.[^.\s]+\.url\b")
-#: Maximum number of reports: a loop that fails at once is restarted every half minute.
+#: Maximum number of reports to keep, because a loop that fails at once is restarted every half minute.
 REPORTS_KEPT = 20
 #: ClickException of the click that typer uses: some versions of typer contain a copy of click.
 UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
@@ -64,9 +64,9 @@ def render(error: BaseException, invocation: Invocation) -> int:
 
 
 def explain(error: BaseException, invocation: Invocation) -> tuple[str, str, int]:
-    """Return the message and the hint of an error, a line each, and the exit code."""
+    """Return the message and the hint of an error, each as one line, and the exit code."""
     redact = invocation.redactor
-    if isinstance(error, LoginRefused | ConfigError):  # the database answers and refuses: the configuration is wrong
+    if isinstance(error, LoginRefused | ConfigError):  # the database responds and refuses: the configuration is wrong
         return join_lines(redact(f"{find_url_place(str(error), invocation)}{error}")), join_lines(redact(error.hint)), 2
     if isinstance(error, VenusError):
         return join_lines(redact(str(error))), join_lines(redact(error.hint)), error.exit_code
@@ -85,7 +85,7 @@ def complaint_lines(error: BaseException, invocation: Invocation) -> list[str]:
 
 
 def find_url_place(message: str, invocation: Invocation) -> str:
-    """Return `venus.toml:3: source.url: ` of the database that a message is about; empty if that is unclear.
+    """Return `venus.toml:3: source.url: ` for the database that a message concerns; empty if that is unclear.
 
     A message that names the option itself gets only the line.
     """
@@ -96,7 +96,7 @@ def find_url_place(message: str, invocation: Invocation) -> str:
     if message.startswith("source "):
         return find_option_place("source.url", invocation)
     if not message.startswith("target "):
-        return ""  # perhaps about the configuration itself, which is unreadable then
+        return ""  # the error may concern the configuration itself, which is then unreadable
     for name, target in invocation.settings.targets.items():
         bare = mask_url(target.url.get_secret_value()).partition("://")[2].partition("?")[0]
         if bare and bare in message:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from venus.adapters.verify.findings import RowDifference, TableResult, VerifyResult
     from venus.adapters.verify.repair import RepairResult
 
-#: Maximum of findings on a terminal; the rest is counted. --json, --html and --parquet are complete.
+#: Maximum number of findings on a terminal; the others are counted. --json, --html and --parquet are complete.
 SHOWN_MAX = 30
 VALUE_CHARACTERS = 60
 FORMAT = "venus-diff/1"
@@ -71,7 +71,7 @@ def format_value(value: str | bytes | None) -> str:
 
 
 def verdict_word(result: VerifyResult, repaired: RepairResult | None, code: int) -> str:
-    """Return the exit code as a word; after a repair it describes the state now."""
+    """Return the exit code as a word; after a repair, the word describes the state after it."""
     if code == 0 and repaired is not None and result.differences:
         return "repaired"
     return "undecided" if code == 3 else result.verdict.name.lower()

@@ -1,7 +1,7 @@
 """`venus half`: undecided half messages, and the operator's decision on them (VENUS 3.3, message review).
 
 The broker never discards a half message by itself. A live producer answers the review. If a producer will not come
-back, the operator decides, after a look into the source's batch table.
+back, the operator reads the source's batch table and decides.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_business(run: Invocation) -> BusinessStatus:
 
 
 def read_business_at(run: Invocation) -> tuple[BusinessStatus, int]:
-    """Read the status of the configured business, and the time of it by the broker's clock."""
+    """Read the status of the configured business, and the time of the status by the broker's clock."""
     from venus.cli.probes import status_time_us
     from venus.rpc.address import PRODUCER, broker_address
     from venus.rpc.admin import AdminClient
@@ -118,7 +118,7 @@ def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
 
     found = read_business(run)
     undecided = [half.batch_no for half in found.halves]
-    if batch not in undecided and found.halves_total <= len(undecided):  # only the broker knows the rest
+    if batch not in undecided and found.halves_total <= len(undecided):  # only the broker knows further reasons
         named = ", ".join(map(str, undecided)) or "none"
         raise ConfigError(f"batch {batch} is not undecided", hint=f"undecided: {named}")
     if not yes:

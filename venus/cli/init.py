@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from venus.model import Finding
 
 TARGET = "main"
-#: Maximum number of tables that are named; `venus check` lists all of them.
+#: Maximum number of tables to name; `venus check` lists all of them.
 NAMED_MAX = 5
 FILE = """\
 # Written by `venus init`. `venus config --example` prints every option with its default and what it does.
@@ -42,7 +42,7 @@ class CheckedDatabase:
     option: str
     #: The URL without its password.
     url: str
-    #: The environment variable for the whole URL; empty if it has no password.
+    #: The environment variable for the whole URL; empty if the URL has no password.
     variable: str
     kind: str
     findings: tuple[Finding, ...]
@@ -67,7 +67,7 @@ def init(
     file = run.config or DEFAULT_FILE
     refuse_existing(file)
     settings = build_settings(source, target)
-    run.settings = settings  # for the place of a message, and for masking its passwords
+    run.settings = settings  # for the position in messages, and for masking passwords
     run.redactor.learn(settings)
     names, found_source = check_source(settings)
     found_target = check_target(settings)
@@ -100,7 +100,7 @@ def build_settings(source: str, target: str) -> Settings:
 
 
 def check_source(settings: Settings) -> tuple[list[str], CheckedDatabase]:
-    """Read the names of the source's tables, and its findings of `venus check`."""
+    """Return the names of the source's tables, and its findings of `venus check`."""
     with open_configured_source(settings) as source:
         names = [schema.qualified_name for schema in source.dictionary.read_tables(["*"], [])]
         findings = tuple(source.installer.check(["*"], []))
@@ -109,7 +109,7 @@ def check_source(settings: Settings) -> tuple[list[str], CheckedDatabase]:
 
 
 def check_target(settings: Settings) -> CheckedDatabase:
-    """Read the target and its findings. Raises ConfigError or DatabaseUnavailable."""
+    """Return the target with its findings. Raises ConfigError or DatabaseUnavailable."""
     from venus.adapters.targets.registry import open_target
 
     target = open_target(settings, TARGET)
@@ -156,7 +156,7 @@ def url_option(database: CheckedDatabase) -> str:
 
 
 def write_configuration(file: Path, text: str) -> None:
-    """Write the file. Raises ConfigError if it exists by now."""
+    """Write the file. Raises ConfigError if it now exists."""
     try:
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as opened:
             opened.write(text)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """The tables that the configuration chooses, and what is missing or cannot be carried."""
+    """The tables that the configuration chooses, and findings about what is missing or cannot be carried."""
 
     tables: tuple[str, ...]
     findings: tuple[Finding, ...]
@@ -48,7 +48,7 @@ class InstallReport:
     """Result of an installation."""
 
     created: tuple[InstallStep, ...]
-    #: How many objects existed already.
+    #: How many objects existed before.
     unchanged: int
     #: Tables that cannot be captured, each with a line that gives the reason.
     refused: Mapping[str, str]
@@ -171,7 +171,7 @@ def check_both_ends(settings: Settings, type_map: list[str] | None = None, *, wi
 
 
 def show_key_script(run: Invocation, findings: list[Finding], *, transactional: bool) -> int:
-    """Print the statements that add missing keys; other blocking findings are comments in it."""
+    """Print the statements that add missing keys; other blocking findings become comments."""
     if run.json:
         offered = [{"table": f.where, "statements": f.script} for f in findings if f.script]
         run.out.answer({"tables": offered, "others": [f for f in findings if f.blocks and not f.script]})
@@ -212,7 +212,7 @@ def install_triggers(
         settings = settings.model_copy(update={"source": settings.source.model_copy(update={"mode": mode})})
     with open_configured_source(settings, type_map) as source:
         check_patterns(settings, source)
-        # the user of the script had the privileges; the present user may lack them
+        # the script's user had the privileges; the present user may lack them
         refused = find_refused_tables(source, settings, but=PRIVILEGES if adopt else "")
         if dry_run:
             for line in refused.values():
@@ -252,7 +252,7 @@ def install_chosen_tables(
 
 
 def choose_tables(settings: Settings, refused: Collection[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the patterns of the tables to capture, and those of the others."""
+    """Return the patterns that include tables, and those that exclude them."""
     from venus.adapters.dialects.column_choice import exact_pattern
 
     return settings.source.tables, (*settings.source.exclude, *map(exact_pattern, refused))
@@ -275,6 +275,7 @@ def accept_database(run: Invocation, *, alone: bool) -> int:
 
 
 def _capture_summary(registered: Sequence[RegisteredTable], refused: Collection[str]) -> str:
+    """Return the last line of an installation: the captured tables, and those with a problem."""
     summary = f"capturing {count_phrase(len(registered), 'table')}"
     if again := [t.schema.qualified_name for t in registered if t.state == "RESYNC"]:
         summary += f"; changes may be missing, run `venus resync`: {', '.join(again)}"
@@ -284,7 +285,7 @@ def _capture_summary(registered: Sequence[RegisteredTable], refused: Collection[
 
 
 def find_excluded_tables(source: Source, settings: Settings) -> list[Finding]:
-    """Return a finding for each captured table that the configuration excludes: excluding does not end capture."""
+    """Return a finding for each captured table that the configuration excludes: that alone does not end capture."""
     chosen = {t.table_id for t in source.dictionary.read_tables(settings.source.tables, settings.source.exclude)}
     try:
         others = [
@@ -332,7 +333,7 @@ def find_tables_without_capture(source: Source, settings: Settings) -> list[Find
 
 
 def format_per_table(sign: str, steps: Iterable[InstallStep]) -> list[str]:
-    """Format the steps in a line for each table; a line for each statement would be too long."""
+    """Format the steps, with one line for each table; one for each statement would be too many."""
     made: dict[str, dict[str, None]] = {}
     for step in steps:
         made.setdefault(step.table, {})[step.what] = None
@@ -342,7 +343,7 @@ def format_per_table(sign: str, steps: Iterable[InstallStep]) -> list[str]:
 def run_installation(
     source: Source, include: Sequence[str], exclude: Sequence[str], *, adopt: bool
 ) -> list[InstallStep]:
-    """Install, or finish what a DBA's script has installed. Raises Diverged before anything is created in a copy."""
+    """Install, or finish what a DBA's script has installed. Raises Diverged, before it creates anything, in a copy."""
     from venus.adapters.dialects import registry
     from venus.adapters.dialects.registry_rules import confirm_identity
 
@@ -364,7 +365,7 @@ def show_sql(run: Invocation, source: Source, steps: list[InstallStep], *, remov
 def find_refused_tables(source: Source, settings: Settings, *, but: str = "") -> dict[str, str]:
     """Return the tables that cannot be captured, each with a line that gives the reason; the others can be installed.
 
-    Raises Refused if no table would be left, or if anything else blocks. Findings of the place `but` do not block.
+    Raises Refused if no table would be left, or if anything else blocks. Findings with the place `but` do not block.
     """
     include, exclude = settings.source.tables, settings.source.exclude
     blocked = [f for f in source.installer.check(include, exclude) if f.blocks and not (but and f.where == but)]
@@ -390,7 +391,7 @@ def refuse_blocking_findings(findings: list[Finding]) -> None:
 
 
 def check_patterns(settings: Settings, source: Source) -> None:
-    """Raise ConfigError for a pattern without a table, nearly always a typing error. The dialect matches patterns.
+    """Raise ConfigError for a pattern that matches no table, nearly always a typing error. The dialect matches.
 
     After a cut-over with a way back the patterns still describe the old database; the new one may have fewer tables.
     """
@@ -426,5 +427,5 @@ def build_key_script(findings: Sequence[Finding], *, transactional: bool) -> str
 
 
 def _to_one_line(text: str) -> str:
-    """Return a remark as one line: a line break in the name of a table would end the comment."""
+    """Return a remark as one line, because a line break in the name of a table would end the comment."""
     return " ".join(text.splitlines())

@@ -1,11 +1,11 @@
 """One run of one command: its help, its configuration, its form of output and its log, with all passwords redacted.
 
 Every command takes `-c FILE` and `--json`, before or after its name; `Invocation` holds both. The log has lines for
-people, or one JSON object a line for machines.
+people, or JSON for machines, with one object on each line.
 
-Help is plain, in the terminal's width, with commands under headings (`CommandSet`). Typer's own help reads `[broker]`
-in a text as markup and drops it, and calls a flag `<bool>`. It needs Rich, which takes longer to import than everything
-else that help needs.
+Help is plain text in the terminal's width, with commands under headings (`CommandSet`). Typer's own help treats
+`[broker]` in a text as markup and drops it, and displays a flag as `<bool>`. It needs Rich, which takes longer to
+import than everything else that help needs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 #: Help is not wider than this: longer lines are hard to read.
 COLUMNS_MAX = 100
-#: Maximum length of the first sentence of a command's help, which is its line in a list.
+#: Maximum length of the first sentence of a command's help, which is its line in a list of commands.
 SUMMARY_MAX = 200
-#: Below this width a column for the explanations would hold single words.
+#: Below this width, a column for explanations would be only a word wide.
 COLUMNS_TWO_MIN = 60
 
 #: Typer's word for an argument's type, in Python's terms.
@@ -66,7 +66,7 @@ class PlainContext(_Context):  # type: ignore[misc]
 
 
 class PlainCommand(TyperCommand):
-    """A command."""
+    """A command with plain-text help, whose errors hint at that help."""
 
     context_class = PlainContext
 
@@ -86,7 +86,7 @@ class PlainGroup(TyperGroup):
     context_class = PlainContext
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands, by heading."""
+        """List the commands under their headings."""
         headings: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
@@ -114,7 +114,7 @@ class CommandSet(typer.Typer):
 
 
 def help_width() -> int:
-    """Return the width of help."""
+    """Return the width of help in characters."""
     return max(20, min(shutil.get_terminal_size().columns, COLUMNS_MAX))
 
 
@@ -123,7 +123,7 @@ Format = Literal["text", "json"]
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 #: Libraries that log too much.
 CHATTY = ("sqlalchemy", "alembic", "asyncio", "grpc", "uvicorn", "aiosmtpd")
-#: The attributes of every record; any other one was added on purpose.
+#: The attributes that every record has; any other attribute was added on purpose.
 _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 LogFormatOption = Annotated[
@@ -145,7 +145,7 @@ class RedactingFormatter(logging.Formatter):
 
 
 class JsonFormatter(RedactingFormatter):
-    """Formatter of one JSON object a line: time (UTC), level, logger, process, message and extras, such as the cut."""
+    """Formatter of JSON, one object on each line: time (UTC), level, logger, process, message, extras like the cut."""
 
     def __init__(self, redact: Redact, role: str) -> None:
         super().__init__(redact)
@@ -213,7 +213,7 @@ class Invocation:
     redactor: Redactor = field(default_factory=Redactor)
     #: Whether this command connects to databases: only then does it read their passwords.
     needs_passwords: bool = True
-    #: The whole name of the command, as `venus half commit`.
+    #: The whole name of the command, such as `venus half commit`.
     command: str = ""
     #: [security] audit_file, once the configuration has been read.
     audit_file: str = ""
@@ -262,7 +262,7 @@ class Invocation:
         return directed_settings(self.settings)
 
     def forget_direction(self) -> None:
-        """Read the present direction again at the next use."""
+        """Forget the present direction, so that the next use reads it again."""
         self.__dict__.pop("directed_settings", None)
 
     @property
@@ -285,7 +285,7 @@ class Invocation:
 
 
 def may_fall_back(settings: Settings) -> bool:
-    """Return whether source and a target could follow each other, by their URLs alone, whichever follows now."""
+    """Return whether the kinds of source and target allow a fall-back, by their URLs alone, in either direction."""
     source = settings.source.url.get_secret_value()
     urls = [target.url.get_secret_value() for target in settings.targets.values()]
     others = ("mariadb", "mysql", "oracle", "sqlite")

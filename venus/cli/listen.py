@@ -68,7 +68,7 @@ def _print_changes(run: Invocation, changes: Changes) -> None:
     while True:
         batch = changes.poll(_WAIT_S)
         if batch is None:
-            run.out.write_lines(())  # a reader that is gone ends the command
+            run.out.write_lines(())  # if the reader of the output is gone, the command ends
             continue
         run.out.write_lines(batch.lines())
         batch.acknowledge()

@@ -1,7 +1,7 @@
 """`venus migrate`: the full sync of one target, from the broker's full data (offset -1) and not from the source.
 
-The first fill comes before that, if tables have never been read. A running `venus sync` makes it, otherwise this
-command does. `venus migrate --ddl-only` prints the statements for a target and changes nothing.
+If tables have never been read, the first fill comes before that. A running `venus sync` does it, otherwise this
+command. `venus migrate --ddl-only` prints the statements for a target and changes nothing.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Steps(Protocol):
     """Receiver of the progress of named steps."""
 
     def update(self, name: str, done: int, total: int = 0, *, title: str = "") -> None:
-        """Set the progress of one step; total 0 = not known, an empty title = that of the whole progress."""
+        """Set the progress of one step; total 0 = unknown, an empty title = the title given to `progress`."""
 
 
 class LoadOutput(Protocol):
@@ -154,9 +154,9 @@ class MigrationReport:
     """Result of a full sync."""
 
     load: LoadReport
-    #: What moved the rows: local or spark.
+    #: The engine that moved the rows: local or spark.
     engine: str
-    #: Rows that were read from the source, by table, for tables without a first fill; None = it cannot be reached.
+    #: Rows read from the source, by table, for tables without a first fill; None = the source is unreachable.
     first_fill: dict[str, int] | None
     first_fill_s: float
 
@@ -164,7 +164,7 @@ class MigrationReport:
 def fill_and_load(
     settings: Settings, target: Target, out: LoadOutput, engine: str = "auto", *, empty_meanwhile: bool = False
 ) -> MigrationReport:
-    """Make the first fill if it is missing, then the full sync of one target."""
+    """Run the first fill if it is missing, then the full sync of one target."""
     from venus.cli.overlap import OverlappedLoad, can_overlap, find_fill_end
     from venus.cli.status_tables import load_obstacles, report_waits
 
@@ -188,7 +188,7 @@ def fill_and_load(
 
 
 def read_mirrored_tables(settings: Settings) -> tuple[str, ...]:
-    """Ask the broker which tables its set mirrors, as its labels name them; () = all."""
+    """Return the tables that the broker's set mirrors, as its labels name them; () = all."""
     from venus.rpc.address import broker_address
     from venus.rpc.admin import AdminClient
 
@@ -213,7 +213,7 @@ class TablesOutOfCapture:
 
 
 def find_tables_out_of_capture(settings: Settings) -> TablesOutOfCapture:
-    """Read which tables are not captured; none if the source is unreachable."""
+    """Find the tables that are not captured; none if the source is unreachable."""
     from venus.cli.install import open_configured_source
 
     chosen = settings.source
@@ -228,7 +228,7 @@ def find_tables_out_of_capture(settings: Settings) -> TablesOutOfCapture:
 
 
 def choose_engine(target: Target, engine: str) -> str:
-    """Return the engine for a target. Where Spark cannot load it, `auto` means local and `spark` is refused."""
+    """Return the engine for a target. If Spark cannot load it, `auto` means local, and `spark` is refused."""
     from venus.adapters.targets.contract import require_capability
 
     if engine == "spark":
@@ -241,11 +241,11 @@ def complete_first_fill(
 ) -> dict[str, int] | None:
     """Make sure that every captured table has been read once; return None if the source is unreachable.
 
-    The target is checked for the tables before the first row is read, because the fill may take hours. `overlap` loads
-    it meanwhile if there are many rows.
+    The target is checked for the tables before the first row is read, because the fill may take hours. If there are
+    many rows, `overlap` loads it during the fill.
 
-    Without the source the target gets the data of the broker. Nothing is lost: rows that were never read come as
-    increments when the source is back.
+    Without the source the target gets the data of the broker. Nothing is lost: rows that were never read arrive as
+    increments when the source is reachable again.
     """
     from venus.cli.status_tables import fill_obstacles, report_waits, watched_fill_obstacles
     from venus.errors import Fenced, Held
@@ -306,7 +306,7 @@ def run_first_fill(settings: Settings, steps: Steps, overlap: OverlappedLoad | N
 
 
 def start_load_if_due(overlap: OverlappedLoad | None, tables: Iterable[TableRead], steps: Steps) -> None:
-    """Start the load beside the read if it is due, and show its progress."""
+    """Start the load in parallel with the read if it is due, and show its progress."""
     if overlap is not None:
         overlap.start_if_due(tables)
         if overlap.progress.rows:
@@ -314,7 +314,7 @@ def start_load_if_due(overlap: OverlappedLoad | None, tables: Iterable[TableRead
 
 
 def wait_for_fill(settings: Settings, steps: Steps, overlap: OverlappedLoad | None = None) -> dict[str, int]:
-    """Watch another process read the tables."""
+    """Wait while another process reads the tables, and show its progress."""
     from venus.cli.install import open_configured_source
 
     with open_configured_source(settings) as source:

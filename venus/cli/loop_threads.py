@@ -1,8 +1,8 @@
 """The loops of `venus run`, each in a thread: their supervisor, and the loop of a target.
 
-The supervisor follows the rules of `venus sync` for loops that end. A loop that failed is restarted; one that ended for
-a final reason stays down. The end of a target's loop does not end the others, the end of capture does. The supervisor's
-thread alone writes: loops put their events into a queue.
+For loops that end, the supervisor follows the rules of `venus sync`. A loop that failed is restarted; one that ended
+for a final reason stays down. The end of a target's loop does not end the others, but the end of capture does. Only the
+supervisor's thread writes: loops put their events into a queue.
 
 A target's loop loads the target if it was never loaded, then follows.
 """
@@ -40,9 +40,9 @@ logger = logging.getLogger(__name__)
 #: Output of a loop: an event as a dictionary, or a report, which is a frozen dataclass.
 Event = Any
 Emit = Callable[[Event], None]
-#: Returns the message, the hint and the exit code of an error.
+#: A function that returns the message, the hint and the exit code of an error.
 Explain = Callable[[BaseException], tuple[str, str, int]]
-#: How often the end of the loops is checked while they stop, and whether they stop while a target waits for the fill.
+#: How often to check whether stopping loops have ended, and whether to stop while a target waits for the fill.
 STOP_LOOK_S = 0.2
 
 
@@ -51,14 +51,14 @@ class LoopThread:
     """A loop in a thread, with its function and its outcome."""
 
     name: str
-    #: Runs until the stop, and passes its events on. Raises the error that ends it.
+    #: The function, which runs until the stop and passes its events on. Raises the error that ends the loop.
     body: Callable[[Emit], None]
-    is_vital: bool = False  # its end ends all loops
+    is_vital: bool = False  # whether its end ends all loops
     thread: threading.Thread | None = None
     error: dict[str, Any] = field(default_factory=dict)
-    code: int | None = None  # set once it stays down
+    code: int | None = None  # its exit code, set once it stays down
     reported_at: float = 0.0
-    #: The newest report that was passed on, and when.
+    #: The newest report that was passed on, and the time of that.
     report: Any = None
     passed_at: float = 0.0
 
@@ -80,7 +80,7 @@ class ThreadSupervisor:
         self._events: queue.SimpleQueue[tuple[str, Event] | None] = queue.SimpleQueue()
 
     def stop_on_signals(self, end_now: Callable[[int], None], signalled: threading.Event) -> None:
-        """Let a signal end the command in order, and a second one at once, except a second SIGHUP.
+        """Let a signal end the command cleanly, and a second one at once, except a second SIGHUP.
 
         `signalled` outlives these loops: a signal that came before they could see it stops them at once.
         """
@@ -90,7 +90,7 @@ class ThreadSupervisor:
                 end_now(128 + number)
             signalled.set()
             self._stop.set()
-            self._events.put(None)  # which a handler may call in the middle of `get`
+            self._events.put(None)  # a handler may call this method in the middle of `get`
 
         for number in stop_signals():
             signal.signal(number, on_signal)
@@ -117,7 +117,7 @@ class ThreadSupervisor:
         return all(loop.code is not None for loop in self._loops) or any(map(ends_all, self._loops))
 
     def _pass_on(self, timeout_s: float) -> None:
-        """Write the next event, if one comes in time."""
+        """Write the next event, if one arrives in time."""
         try:
             found = self._events.get(timeout=timeout_s)
         except queue.Empty:
@@ -134,7 +134,7 @@ class ThreadSupervisor:
                 self._write(loop.name, {"event": "stays down", "code": loop.code, **_outcome(loop)})
 
     def _wait_for_end(self) -> None:
-        """Wait until the loops have stopped. One that does not in time is abandoned: its positions are durable."""
+        """Wait until the loops have stopped. A loop that is too late is abandoned: its positions are durable."""
         end = time.monotonic() + STOP_TIMEOUT_S
         while any(loop.thread is not None and loop.thread.is_alive() for loop in self._loops):
             if time.monotonic() >= end:
@@ -148,9 +148,9 @@ class ThreadSupervisor:
     # -- in the loop's thread --------------------------------------------------------------------------------------
 
     def _emit(self, loop: LoopThread, found: Event) -> None:
-        """Queue an event. A report that says nothing new wakes no thread, but for one a minute.
+        """Queue an event. A report without news is queued only once a minute.
 
-        While our own output is blocked, reports are dropped, because they are repeated.
+        While the command's own output is blocked, reports are dropped, because they are repeated.
         """
         now = time.monotonic()
         is_report = not isinstance(found, dict)
@@ -197,7 +197,7 @@ def _outcome(loop: LoopThread) -> dict[str, str]:
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: How often such a target looks how many rows were read, which needs a connection to the source.
+#: How often such a target reads the number of rows read so far, which needs a connection to the source.
 FILL_LOOK_S = 2.0
 
 
@@ -312,7 +312,7 @@ class TargetLoop:
             )
 
     def _until_stop(self, events: _ProgressEvents) -> Callable[[LoadProgress], None]:
-        """Return a receiver of progress that raises LoadStopped when the process stops."""
+        """Return a callback for progress that raises LoadStopped when the process stops."""
 
         def on_progress(found: LoadProgress) -> None:
             if self._stop.is_set():
@@ -324,10 +324,10 @@ class TargetLoop:
     def _wait_for_fill(
         self, target: Target, emit: Emit, events: _ProgressEvents, overlap: OverlappedLoad | None
     ) -> None:
-        """Wait until capture has read every table. A source that cannot be reached is not waited for.
+        """Wait until capture has read every table, unless the source is unreachable.
 
-        The target then gets what the broker has, and rows that were never read come as changes later. `overlap` loads
-        the target meanwhile if there are many rows.
+        In that case the target gets the broker's rows, and rows that were never read arrive as changes later. If there
+        are many rows, `overlap` loads the target during the wait.
         """
         from venus.cli.load import read_captured_tables
 
@@ -358,7 +358,7 @@ class _ProgressEvents:
         self._reported_at = time.monotonic()
 
     def on_progress(self, found: LoadProgress) -> None:
-        """Pass the progress on if it is due, and how an interrupted load begins at once."""
+        """Pass the progress on if it is due; at once if it says how an interrupted load begins."""
         if found.note:
             self._emit({"event": "waits", "text": found.note})
         if found.phase != "loading" or time.monotonic() < self._reported_at + PLAIN_EVERY_S:

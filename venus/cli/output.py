@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 STRUCK = "***"
-#: Masking shorter secrets would mask half the text.
+#: Masking shorter secrets would also mask half of the other text.
 SECRET_CHARS_MIN = 3
 
 
@@ -69,7 +69,7 @@ class Redactor:
         return re.sub(r"\S+://\S+", lambda found: mask_url(found[0]), text)
 
     def _read_new_passwords(self) -> set[str]:
-        """Return the passwords read since: the password of a database may change while VENUS runs."""
+        """Return the passwords read since the last call: a database's password may change while VENUS runs."""
         known: set[str] = set()
         for url in self._urls:
             for text in getattr(url, "known", ()):
@@ -151,7 +151,7 @@ def format_cell(value: object) -> str:
 
 
 def require_writable(option: str, file: Path | None) -> None:
-    """Raise ConfigError if the file of an option could not be written; otherwise a long run would end in vain."""
+    """Raise ConfigError if an option's file is not writable; otherwise a long run could lose its result."""
     if file is None:
         return
     folder = file.absolute().parent
@@ -163,7 +163,7 @@ def require_writable(option: str, file: Path | None) -> None:
         raise ConfigError(f"{option} {file} cannot be written", hint="name another file")
 
 
-#: Anything shorter than this needs no progress.
+#: A step shorter than this shows no progress.
 QUIET_S = 2.0
 #: The width of a table without a terminal.
 PIPE_COLUMNS = 160
@@ -184,7 +184,7 @@ def detach_stdout() -> ReaderGone:
 
 
 def _on_broken_pipe() -> NoReturn:
-    """End the command with its own exit code; rich by itself would end the process with the code for unhealthy."""
+    """End the command with the exit code of a closed output; rich by itself would exit with that for unhealthy."""
     raise detach_stdout()
 
 
@@ -195,7 +195,7 @@ class Output:
         self.json = json
         self.written = self.streaming = False
         self.redact = redactor
-        #: Chosen at the start of the command, not at its first line.
+        #: The standard streams as of the start of the command, not of its first line.
         self._streams = sys.stdout, sys.stderr
 
     @cached_property
@@ -229,7 +229,7 @@ class Output:
             self._flush(self.console.file)
 
     def write_lines(self, lines: Iterable[str]) -> None:
-        """Write the rows of a table unchanged, a line each."""
+        """Write the rows of a table unchanged, each as one line."""
         self.written = True
         self._flush(sys.stdout, "".join(f"{line}\n" for line in lines))
 
@@ -238,7 +238,7 @@ class Output:
         self._write_json(document, indent=None)
 
     def say(self, line: str) -> None:
-        """Print a remark to stderr; with --json nothing."""
+        """Print a remark to stderr; print nothing with --json."""
         if not self.json:
             self.stderr.print(self.redact(line), markup=False)
 
@@ -278,8 +278,8 @@ class Output:
 def build_console(stream: TextIO) -> Console:
     """Build a console as wide as the terminal. A pipe has no width, and tables in it are not folded.
 
-    COLUMNS in the environment sets the width of any stream. Text is never markup: `[targets.main]` is part of a
-    message, and names of tables come from outside.
+    COLUMNS in the environment sets the width of any stream. Text is never treated as markup: `[targets.main]` may be
+    part of a message, and names of tables come from outside.
     """
     from rich.console import Console
 
@@ -303,7 +303,7 @@ class ProgressSteps:
         self._ended: set[str] = set()  # written without a terminal
 
     def update(self, name: str, done: int, total: int = 0, *, title: str = "") -> None:
-        """Set the progress of one step; total 0 = not known, an empty title = that of the whole progress."""
+        """Set the progress of one step; total 0 = unknown, an empty title = the title given to `progress`."""
         title = title or self._title
         now = time.monotonic()
         if self._out.json or now - self._opened < QUIET_S:

@@ -1,8 +1,9 @@
-"""A first load in a process of its own, while this process, or another one, still reads the source.
+"""A first load in a separate process, while this process, or another one, still reads the source.
 
-It starts once the broker has the first rows, so the start costs no time, and never for few rows. The process ends with
-its parent. One that is lost, or that cannot continue for now, is replaced while the source is being read; the load then
-continues behind the last committed key range. After any other error the load comes after the read, as for few rows.
+It starts once the broker has the first rows, so that its start costs no extra time, and never for few rows. The process
+ends with its parent. A process that is lost, or cannot continue for now, is replaced while the source is being read;
+the load then continues after the last committed key range. After any other error, as for few rows, the load comes after
+the read.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 #: How often the process may be lost.
 STARTS_MAX = 4
-#: The pause before the next process; it doubles while the target cannot be used.
+#: The pause before the next process; it doubles while the target is unavailable.
 RETRY_S, RETRY_S_MAX = 1.0, 30.0
 _LOST = "look for a traceback in the log, or for the system's out-of-memory killer"
-#: How often progress is passed on, and how often it is looked for.
+#: How often progress is passed on, and how often it is polled.
 REPORT_S = 0.5
 LOOK_S = 0.05
-#: How long the broker may take to commit what the source has committed.
+#: How long the broker may take to commit a batch that the source has committed.
 DECISION_S = 60.0
 
 
@@ -57,7 +58,7 @@ class TableRead(Protocol):
 
 
 def is_overlap_due(tables: Iterable[TableRead], rows_min: int) -> bool:
-    """Return whether a load should start beside the read: rows are there, and many more will come. Pure."""
+    """Return whether a load should start in parallel with the read: rows exist, and many more will follow. Pure."""
     left = [t for t in tables if not t.done]
     found = sum(t.rows_done for t in left)
     expected = sum(max(0, t.rows_estimate - t.rows_done) for t in left)
@@ -65,7 +66,7 @@ def is_overlap_due(tables: Iterable[TableRead], rows_min: int) -> bool:
 
 
 def can_overlap(settings: Settings, target: Target, engine: str) -> bool:
-    """Return whether the first load of this target may overlap the read: it is loaded by processes of this machine."""
+    """Return whether the first load of this target may overlap the read: only local processes can do that."""
     from venus.cli.spark import find_configured_reason
 
     is_local = engine == "local" or (engine == "auto" and not find_configured_reason(settings))
@@ -73,7 +74,7 @@ def can_overlap(settings: Settings, target: Target, engine: str) -> bool:
 
 
 def find_fill_end(settings: Settings) -> int:
-    """Return the offset behind a first read that has ended. Raises Unavailable if its last rows stay undecided.
+    """Return the offset after a first read that has ended. Raises Unavailable if its last rows stay undecided.
 
     Everything that the source has committed by now must be committed at the broker before its end is read.
     """
@@ -105,7 +106,7 @@ def decided_end(business: BusinessStatus, last_batch: int) -> int | None:
 
 
 class OverlappedLoad:
-    """The load of one target beside the read of its source. All methods belong to one thread."""
+    """The load of one target in parallel with the read of its source. One thread calls all methods."""
 
     def __init__(self, settings: Settings, target: str, say: Callable[[str], None]) -> None:
         self._settings, self.target, self._say = settings, target, say
@@ -143,7 +144,7 @@ class OverlappedLoad:
             self.start()
 
     def finish(self, end: int, on_progress: Callable[[LoadProgress], None]) -> LoadReport:
-        """Let the load end at this offset and wait for it. Raises the error that ended it, or that of `on_progress`."""
+        """Let the load end at this offset; wait for its end. Raises the error that ended it, or of `on_progress`."""
         with self._lock:
             self._end = end
             self._send_end()
@@ -169,11 +170,12 @@ class OverlappedLoad:
     # -- in a thread -----------------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
+        """Run processes one after the other until one completes the load or the load has to be given up."""
         losses, pause_s, said = 0, RETRY_S, ""
         while not self._closed.is_set():
             outcome = self._run_process()
             if self._closed.is_set():
-                return  # it was ended with this one
+                return  # the child was ended together with this process
             if outcome is None:
                 losses += 1
                 logger.warning("target %s: the process of its load was lost (%s)", self.target, losses)
@@ -232,8 +234,8 @@ class OverlappedLoad:
 
 
 def run_load_process(settings: Settings, name: str, parent: Connection) -> None:
-    """Load a target in this process; the end of the pipe ends it at once."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    """Load a target in this process; if the pipe to the parent closes, exit at once."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     from venus.adapters.targets.registry import open_target
     from venus.process.runners import LocalRunner
     from venus.process.system import delay_collection, freeze_objects, keep_freed_memory
@@ -262,7 +264,7 @@ def run_load_process(settings: Settings, name: str, parent: Connection) -> None:
 
 
 def _listen(parent: Connection, ends: list[int]) -> None:
-    """Take the end of the read from the parent; end this process with the parent."""
+    """Receive the end of the read from the parent; end this process with the parent."""
     try:
         while True:
             ends.append(parent.recv())

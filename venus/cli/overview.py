@@ -1,4 +1,4 @@
-"""State of a whole pipeline as one value, and its problems. Pure: a part that is down is a field.
+"""State of a whole pipeline as one value, and its problems. Pure: an unreachable part is a field with its error.
 
 Lag is measured per hop from the heartbeat that travels with the data. Source to broker: the age of the newest committed
 cut. Broker to target: the age of the oldest committed increment that the target has not acknowledged.
@@ -66,11 +66,11 @@ class SourceView:
     last_batch: int = 0
     captured_sequence: int = 0
     tables: tuple[SourceTableView, ...] = ()
-    #: Why this may be a copy of the database that was captured; with the way out.
+    #: Why this may be a copy of the database that was captured, with the remedy.
     identity: str = ""
-    #: VENUS's own tables that its user may not use; then nothing else is known.
+    #: VENUS's own tables that its user may not use; if there are any, nothing else is known.
     unusable: tuple[TableCondition, ...] = ()
-    #: Tables that match the patterns and are not captured.
+    #: Tables that match the patterns but are not captured.
     uncaptured: tuple[TableCondition, ...] = ()
     #: The sessions with open transactions that capture waits for.
     blocked_by: str = ""
@@ -107,7 +107,7 @@ class ConsumerView:
     backlog_bytes: int
     oldest_s: float  # age of the oldest committed increment that is not acknowledged
     kept: int = 0  # the queue is kept for the group from this offset
-    held_bytes: int = 0  # kept for its held tables alone
+    held_bytes: int = 0  # bytes of the queue that are kept only for its held tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class LeaseView:
     offset: int
     left_s: float
     rows_read: int = 0
-    rows_expected: int = 0  # about
+    rows_expected: int = 0  # approximate
     reading_s: float = 0.0
 
     @property
@@ -135,7 +135,7 @@ class BrokerView:
     error: str = ""
     address: str = ""
     version: str = ""
-    known: bool = False  # whether the business exists there
+    known: bool = False  # whether the broker knows the business
     producer: str = ""
     epoch: int = 0
     last_batch: int = 0
@@ -145,15 +145,15 @@ class BrokerView:
     materialised_offset: int = 0
     log_bytes: int = 0
     free_bytes: int = 0
-    scrub_age_s: float | None = None  # since the whole store was last read and found undamaged
-    captured_age_s: float | None = None  # since the newest committed cut was captured, by the source's clock
-    committed_age_s: float | None = None  # since it was committed, by the broker's
-    ship_s: float | None = None  # from its capture to its commit, by both; below 0 = the source's clock is ahead
-    captured_at_us: int = 0  # when that was, by the source's clock
+    scrub_age_s: float | None = None  # time since the whole store was last read and found undamaged
+    captured_age_s: float | None = None  # time since the newest committed cut was captured, by the source's clock
+    committed_age_s: float | None = None  # time since it was committed, by the broker's clock
+    ship_s: float | None = None  # from its capture to its commit, by both clocks; below 0 = the source's clock is ahead
+    captured_at_us: int = 0  # when it was captured, by the source's clock
     halves: tuple[HalfView, ...] = ()
-    halves_total: int = 0  # of which `halves` has the oldest
+    halves_total: int = 0  # the number of half messages; `halves` has the oldest
     consumers: tuple[ConsumerView, ...] = ()
-    consumers_total: int = 0  # of which `consumers` has those that are away or behind
+    consumers_total: int = 0  # the number of groups; `consumers` has those that are disconnected or behind
     leases: tuple[LeaseView, ...] = ()
     #: Tables that capture reads for the first time or again, from its report.
     fills: tuple[TableFillFigures, ...] = ()
@@ -181,14 +181,14 @@ class BrokerView:
 class FallBackView:
     """The two databases between which the application can switch."""
 
-    #: The one that accepts writes, and the one that follows; both empty while a switch is not finished.
+    #: The database that accepts writes, and the one that follows; both empty while a switch is unfinished.
     owner: str = ""
     follower: str = ""
     switch: int = 0
     since_s: float | None = None
     #: What to do about an unfinished switch, or about records that contradict each other; empty = nothing.
     problem: str = ""
-    #: The one that follows only after an unfinished switch.
+    #: The database that will follow once an unfinished switch is complete.
     waiting: str = ""
 
 
@@ -223,7 +223,7 @@ class Overview:
         found += [problem for below in self.sets_below for problem in downstream_problems(below)]
         for target in self.targets:
             if self.fall_back is not None and target.name == self.fall_back.waiting and not target.error:
-                continue  # it is not loaded: the switch lets it follow
+                continue  # not loaded: the switch will let it follow
             if target.cut_over:
                 found += late_write_problems(target, self.broker)
             else:
@@ -243,7 +243,7 @@ class Overview:
     def _reported_problems(self) -> tuple[str, ...]:
         """Return the problems that only reports at the broker show: of an unreachable source and of targets elsewhere.
 
-        Of a reachable source, only the waiting of cuts for other sessions is known to capture alone.
+        Of a reachable source, these are only waits of cuts for other sessions, which only capture knows.
         """
         known = {target.group for target in self.targets}
         elsewhere = [
@@ -288,7 +288,7 @@ def source_problems(source: SourceView, broker: BrokerView) -> list[str]:
 def forgotten_table_problems(source: SourceView, targets: Iterable[TargetView]) -> list[str]:
     """Return a sentence for each table of the targets that a source, restored from a backup, does not know."""
     if source.unusable or not source.tables:
-        return []  # other sentences report that
+        return []  # other sentences report such a source
     known = {table.table_id for table in source.tables}
     names = {table.name for target in targets for table in target.tables if table.table_id not in known}
     return [
@@ -369,7 +369,7 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
     if consumer is not None and not target.paused:
         found += apply_problems(
             target.name,
-            # apply cannot connect to the broker before its target is back
+            # apply connects to the broker only once its target is reachable again
             connected=consumer.connected or bool(target.error),
             backlog_rows=consumer.backlog_rows,
             late_s=consumer.oldest_s,
@@ -379,7 +379,7 @@ def target_problems(target: TargetView, consumer: ConsumerView | None) -> list[s
 
 
 def missing_data_problems(target: TargetView, consumer: ConsumerView | None, broker: BrokerView) -> list[str]:
-    """Return the problem of a broker that knows the business, but lacks the data of this target: often a new store."""
+    """Return the problem if the broker knows the business but lacks this target's data, often due to a new store."""
     if broker.error or not broker.known or target.error or not target.loaded:
         return []
     where, way_out = f"broker -> target {target.name}", f"`venus migrate --target {target.name}` loads it again"
@@ -418,5 +418,5 @@ def late_write_problems(target: TargetView, broker: BrokerView) -> list[str]:
 
 
 def prefix_place(where: str, error: str) -> str:
-    """Return an error with its place in front. The place is not repeated if the error names its kind already."""
+    """Return an error with its place as a prefix, unless the error already names the kind of place."""
     return f"{where}: {error.removeprefix(where.partition(' ')[0] + ' ').lstrip()}"

@@ -1,7 +1,6 @@
-"""Reads the state of source, broker and targets, each by itself: one that is down does not hide the others.
+"""Reads of the state of source, broker and targets, each separately: an unreachable one does not hide the others.
 
-An age that the broker itself has measured, by a clock that cannot be set, takes precedence over the difference of two
-times.
+An age that the broker itself has measured, by a monotonic clock, takes precedence over the difference of two times.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def read_overview(base: Settings, *, rows: bool = False) -> Overview:
         counts = {name: pool.submit(read_target_rows, settings, name) for name in settings.targets} if rows else None
         targets, at_broker = tuple(target.result() for target in found), broker.result()
         if at_broker.known and any(target.offset > at_broker.next_offset for target in targets):
-            at_broker = read_broker(settings)  # it answered before the target applied newer changes
+            at_broker = read_broker(settings)  # the broker answered before the target applied newer changes
         return Overview(
             business=settings.business.name,
             heartbeat_s=settings.capture.heartbeat_s,
@@ -103,7 +102,7 @@ def read_overview(base: Settings, *, rows: bool = False) -> Overview:
 
 
 def read_direction(base: Settings) -> tuple[Settings, FallBackView | None]:
-    """Return the settings of the present direction, and which database is the application's."""
+    """Return the settings of the present direction, and the view of the two databases, if there are two."""
     from venus.adapters.cutover.direction import read_state
 
     state = read_state(base) if may_fall_back(base) else None
@@ -192,7 +191,7 @@ def _read_registered(source: Source, settings: Settings, *, rows: bool) -> Sourc
 
 
 class LockedReads:
-    """Reads that other sessions may have locked out for the moment, and the error of the first one."""
+    """Reads that may have to wait for locks of other sessions, and the error of the first that had to."""
 
     def __init__(self) -> None:
         self.error = ""
@@ -281,7 +280,7 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
 
 
 def optional_views(own: BusinessStatus, path: list[str], now_us: int) -> dict[str, Any]:
-    """Return the views that only some businesses have."""
+    """Return the views of parts that only some businesses have."""
     return {
         "replication": replication_view(own.replication) if own.HasField("replication") else None,
         "retention": retention_view(own.retention) if own.HasField("retention") else None,
@@ -438,7 +437,7 @@ def half_views(own: BusinessStatus, now_us: int) -> tuple[HalfView, ...]:
 
 
 def target_reader(settings: Settings, name: str) -> Callable[[], TargetView]:
-    """Return the function that reads the view of a target; a wrong configuration of one does not hide the others."""
+    """Return the function that reads the view of a target; a misconfigured target does not hide the others."""
     from venus.adapters.targets.registry import open_target
 
     try:

@@ -1,7 +1,7 @@
 """`venus quarantine`: lists, retries and skips changes that a target refused (features 2.16).
 
-HALTED changes hold their whole table; PARKED ones wait alone (`on_error = "quarantine"`), with later changes of the
-same key behind them.
+HALTED changes halt their whole table; only later changes of the same key wait behind PARKED ones (`on_error =
+"quarantine"`).
 """
 
 from __future__ import annotations
@@ -150,5 +150,5 @@ def decode_payloads(target: str, quarantine: Quarantine, rows: list[QuarantineRo
 
 
 def format_values(values: dict[str, str | None]) -> str:
-    """Format a row in one line, long values cut."""
+    """Format a row in one line, with long values cut."""
     return ", ".join(f"{name}={'NULL' if value is None else value[:40]}" for name, value in values.items())

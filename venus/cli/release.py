@@ -77,7 +77,7 @@ def uninstall_triggers(
 
 
 def find_followers(run: Invocation) -> list[Settings]:
-    """Return the settings in which a database that follows the application's is the source: it has triggers as well."""
+    """Return settings with a database that follows the application's as the source, because it has triggers as well."""
     from venus.adapters.cutover.direction import read_state
 
     state = read_state(run.settings) if may_fall_back(run.settings) else None
@@ -99,7 +99,7 @@ def release_tables(run: Invocation, names: list[str], *, dry_run: bool, wait_s: 
         included = source.dictionary.read_tables(
             run.directed_settings.source.tables, run.directed_settings.source.exclude
         )
-    # a table that was dropped at the source is not chosen, whatever the patterns are
+    # patterns cannot choose a table that was dropped at the source
     again = sorted({s.qualified_name for s in included} & {t.schema.qualified_name for t in (*chosen.values(), *gone)})
     document = {
         "removed": [{"table": s.table, "what": s.what} for s in steps],
@@ -122,7 +122,7 @@ def release_tables(run: Invocation, names: list[str], *, dry_run: bool, wait_s: 
 
 
 def find_chosen_tables(source: Source, names: list[str]) -> tuple[dict[int, RegisteredTable], list[RegisteredTable]]:
-    """Return the named tables, by number; and those of which nothing is left. Raises ConfigError for unknown names."""
+    """Return the named tables by number, and those of which nothing is left. Raises ConfigError for unknown names."""
     every = [*source.registry.read_registered_tables(), *source.registry.read_released_tables()]
     named = {t.schema.table_id: t for name in names for t in choose_tables(every, name)}
     gone = [t for i, t in named.items() if t.state == RELEASED and not _leftover_steps(source, i)]
@@ -130,7 +130,7 @@ def find_chosen_tables(source: Source, names: list[str]) -> tuple[dict[int, Regi
 
 
 def _leftover_steps(source: Source, table_id: int) -> list[InstallStep]:
-    """Return the steps that an interrupted removal has left."""
+    """Return the steps that an interrupted removal has not run."""
     return [s for s in source.installer.plan_release([table_id]) if not s.what.startswith("state ")]
 
 
@@ -141,7 +141,7 @@ def release_and_drop(
     captures: Callable[[], bool],
     say: Callable[[str], None],
 ) -> tuple[list[InstallStep], dict[int, int]]:
-    """Release tables; return the removed objects, and how many changes in the log of each were not captured."""
+    """Release tables; return the removed objects, and how many logged changes of each table were not captured."""
     if not chosen:
         return [], {}
     steps = source.installer.release(list(chosen))
@@ -157,7 +157,7 @@ def release_and_drop(
 def wait_for_capture(
     source: Source, table_ids: Iterable[int], wait_s: float, captures: Callable[[], bool], say: Callable[[str], None]
 ) -> dict[int, int]:
-    """Wait until capture has read these logs; return how many changes are left there.
+    """Wait until capture has read these logs; return how many changes remain in them.
 
     Capture cannot read the log of a dropped table, or of one that has halted at a row.
     """

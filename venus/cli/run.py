@@ -1,8 +1,8 @@
 """`venus run`: broker, capture and apply of all targets in one process.
 
 The broker has its own thread and event loop. Capture and apply use it without a connection (venus/rpc/in_process.py);
-commands, Spark and other consumers reach it over gRPC as they reach `venus broker`. Configuration and data directory
-are those of `venus broker` and `venus sync`, so it is possible to change between both at any time.
+commands, Spark and other consumers reach it over gRPC, like `venus broker`. `venus broker` and `venus sync` use the
+same configuration and data directory, so an operator can change between both ways at any time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def require_one_process(settings: Settings) -> None:
 def require_triggers(run: Invocation, settings: Settings, *, install: bool) -> None:
     """Make sure that triggers are installed. Raises NotInstalled if they are not and may not be.
 
-    A source that cannot be reached now is left to capture, which waits for it.
+    If the source is unreachable now, this does nothing, because capture waits for it.
     """
     from venus.cli.install import open_configured_source
 
@@ -111,12 +111,12 @@ def has_triggers(source: Source) -> bool:
 
 
 def can_ask(run: Invocation) -> bool:
-    """Return whether a person can answer a question."""
+    """Return whether the terminal allows a question to a person."""
     return not run.json and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def install_missing(run: Invocation, settings: Settings, *, only_list: bool = False) -> None:
-    """List the objects that are missing at the source, a line for each table, and create them."""
+    """List the objects that are missing at the source, one line for each table, and create them."""
     from venus.cli.install import (
         check_patterns,
         choose_tables,
@@ -177,7 +177,7 @@ def serving_broker(run: Invocation, settings: Settings) -> Iterator[RunningBroke
 
 
 def announce(run: Invocation, settings: Settings, broker: RunningBroker) -> None:
-    """Write where the broker can be reached."""
+    """Write the addresses of the broker."""
     data_dir = settings.broker.data_dir.resolve()
     page = f", status page {broker.page}" if broker.http_address else ""
     document = {"event": "ready", "listen": broker.address, "http": broker.http_address, "data_dir": str(data_dir)}
@@ -188,7 +188,7 @@ def announce(run: Invocation, settings: Settings, broker: RunningBroker) -> None
 
 
 def run_both_directions(run: Invocation) -> int:
-    """Run the loops, those of the other direction after a switch (`venus cutover --fall-back`); return the code."""
+    """Run the loops; after a switch (`venus cutover --fall-back`), run the other direction's. Return the exit code."""
     from venus.cli.sync_direction import forget_owner
 
     signalled = threading.Event()
@@ -249,7 +249,7 @@ def capture_changes(
 
     def on_report(found: Any) -> None:
         emit(found)
-        if found.state == "capturing":  # behind the event: the loads that wait for this have events of their own
+        if found.state == "capturing":  # after the event, because the loads that wait for this write their own events
             captured.set()
 
     def body(report: Callable[[Any], None]) -> None:

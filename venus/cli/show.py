@@ -47,7 +47,7 @@ def show_example(run: Invocation) -> int:
     return 0
 
 
-#: Paths of sections whose subsections have names of the operator's choice.
+#: Paths of sections whose subsections are named by the operator.
 NAMED = ("targets", "alarms.to", "alarms.rules", "source")
 
 
@@ -62,7 +62,7 @@ def flatten(tree: Mapping[str, object], path: str = "") -> Iterator[tuple[str, o
 
 
 def format_option(value: object) -> str:
-    """Format a value as in the file, for copying: numbers have no thousands separators."""
+    """Format a value as in the file, so that it can be copied: numbers have no thousands separators."""
     return (
         f"[{', '.join(map(format_option, value))}]"
         if isinstance(value, list)

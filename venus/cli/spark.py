@@ -1,8 +1,8 @@
 """`venus spark`, which checks Spark and submits VENUS to a cluster, and `--engine auto|local|spark`.
 
-The engine is the runner for the tasks of a load or a comparison. `auto` takes Spark if the configuration names a master
-or a Spark Connect server, or if spark-submit has started this process. On this machine it takes Spark for work so large
-that its start does not matter (spark.auto_rows_min).
+The engine is the runner for the tasks of a load or a comparison. `auto` chooses Spark if the configuration names a
+master or a Spark Connect server, or if spark-submit has started this process. Otherwise it chooses a local Spark only
+for work so large that the start does not matter (spark.auto_rows_min).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def choose_runner(settings: Settings, engine: str, rows: int = 0) -> Iterator[En
 def open_runner_choice(
     settings: Settings, engine: str, say: Callable[[str], None] | None = None
 ) -> Iterator[RunnerFactory]:
-    """Yield a factory of runners, to call once the number of rows is known; what it starts ends with the context."""
+    """Yield a factory of runners, to call once the number of rows is known; the context ends what it starts."""
     require_engine(settings, engine)
     with ExitStack() as stack:
         yield RunnerFactory(settings, engine, stack, say)
@@ -111,7 +111,7 @@ def _find_spark_reason(settings: Settings, engine: str, rows: int) -> str:
 
 
 def find_configured_reason(settings: Settings) -> str:
-    """Return why Spark is chosen for any number of rows; empty = the number decides."""
+    """Return why Spark is chosen for any number of rows; empty = the number of rows decides."""
     from venus.spark.session import is_submitted
 
     if settings.spark.remote:
@@ -122,7 +122,7 @@ def find_configured_reason(settings: Settings) -> str:
 
 
 def can_use_spark(settings: Settings) -> bool:
-    """Return whether Spark can be started; without an explicit choice, processes of this machine do the work."""
+    """Return whether Spark can be started; if not, and without an explicit choice, local processes do the work."""
     from venus.spark.session import require_spark
 
     try:
@@ -133,7 +133,7 @@ def can_use_spark(settings: Settings) -> bool:
 
 
 class _LazySparkRunner:
-    """Runner whose Spark session starts with the first task: a target may be loaded already."""
+    """Runner whose Spark session starts with the first task, because there may be no task."""
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self._settings = settings
@@ -152,9 +152,9 @@ class _LazySparkRunner:
 
 app = CommandSet(help="Check Spark; package and submit for clusters.")
 
-#: The file that spark-submit runs. It imports every command, this module too, and so has no importer.
+#: The file that spark-submit runs. It imports every command, including this module, so no module imports it.
 APPLICATION = Path(__file__).with_name("spark_job.py")
-#: The number of tasks that look at the workers, and their duration, so that one worker cannot run them all.
+#: How many tasks describe the workers, and how long each takes, so that one worker cannot run all of them.
 PROBES = 4
 PROBE_PAUSE_S = 0.3
 
@@ -196,7 +196,7 @@ def check(ctx: typer.Context, config: ConfigOption = None, as_json: JsonOption =
 
 
 def settings_or_defaults(run: Invocation) -> Settings:
-    """Return the configuration, or the defaults: the check of Spark needs none."""
+    """Return the configuration, or else the defaults: the check of Spark needs no configuration."""
     from venus.config import load
 
     settings = load(run.file)

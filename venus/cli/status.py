@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from venus.cli.traffic import MirrorView, ReplicationView, ReplicaView
 
 
-#: Comparisons at least as frequent are not mentioned.
+#: Comparisons that are at least this frequent are not shown.
 COMPARES_EVERY_S = 10
 
 
@@ -64,7 +64,7 @@ def status(
 
 
 def watch_on_terminal(run: Invocation, every: float, *, rows: bool = False) -> int:
-    """Redraw in place until Ctrl-C; the exit code is the last verdict."""
+    """Redraw in place until Ctrl-C; return the last verdict as the exit code."""
     from rich.console import Group
     from rich.live import Live
 
@@ -118,7 +118,7 @@ def lags(found: Overview) -> dict[str, Any]:
 
 
 def format_overview(found: Overview) -> list[RenderableType]:
-    """Format the overview: the path in its order, the tables, the problems, the verdict last."""
+    """Format the overview: the path of a row, the tables, the problems, and last the verdict."""
     parts: list[RenderableType] = [build_path_table(found)]
     if found.source.tables or any(t.tables for t in found.targets):
         parts += ["", *format_tables(found)]
@@ -166,7 +166,7 @@ def format_scrub(broker: BrokerView) -> list[str]:
 
 
 def format_comparing(broker: BrokerView) -> list[str]:
-    """Format how late capture notices DDL that no cut meets, if that is not within seconds."""
+    """Format how late capture notices DDL that no cut reveals, if that may take more than seconds."""
     if broker.compares_every_s <= COMPARES_EVERY_S:
         return []
     every = format_duration(broker.compares_every_s)
@@ -182,7 +182,7 @@ def format_problems(found: Overview) -> list[RenderableType]:
 
 
 def format_selections(found: Overview) -> list[str]:
-    """Format which rows and columns the tables of targets get, and the progress of changing that."""
+    """Format which rows and columns the tables of targets get, and the progress of changes of that choice."""
     tables = [(f"target {one.name}: {table_.name}", table_) for one in found.targets for table_ in one.tables]
     rows = [f"{name} gets {table_.rows_shown}" for name, table_ in tables if table_.rows_shown]
     return rows + [f"{name} gets these columns changed: {table_.columns}" for name, table_ in tables if table_.columns]

@@ -1,7 +1,8 @@
-"""Tables, loads and comparisons in the words of `venus status`, and the reasons for which a long command waits.
+"""Tables, loads and comparisons as `venus status` shows them, and the reasons for which a long command waits.
 
-Status has a line for each table, except for many that simply follow. A fill waits for room on the broker's disk and for
-capture; a load waits for the broker's full data. The command itself learns of neither: it just gets no answer.
+Status has a line for each table; if there are many, those that simply follow are only counted. A fill waits for space
+on the broker's disk and for capture; a load waits for the broker's full data. The command itself does not see these
+reasons, because it just gets no answer.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def format_progress(rows: int, expected: int) -> str:
 
 #: With more tables than this, those that simply follow are only counted.
 ALL_SHOWN_MAX = 200
-#: Maximum number of lines for the others; each halted table has a sentence as well.
+#: Maximum number of lines for the other tables; each halted table has a sentence as well.
 LISTED_MAX = 1_000
 
 
@@ -79,7 +80,7 @@ def format_tables(found: Overview) -> list[RenderableType]:
     """Format state and counts of each table. Of many tables those that simply follow are only counted."""
     at_target = {t.name: {row.table_id: row for row in t.tables} for t in found.targets}
     rows = [_captured_row(found, own, at_target) for own in found.source.tables]
-    if not rows:  # the source is down, but the targets know the tables too
+    if not rows:  # the source is unreachable, but the targets know the tables too
         names = {row.table_id: row.name for rows_ in at_target.values() for row in rows_.values()}
         rows = [_loaded_row(found, table_id, name, at_target) for table_id, name in sorted(names.items())]
     many = len(rows) > ALL_SHOWN_MAX
@@ -165,7 +166,7 @@ def format_table_state(state: str, applied: int, quarantined: int) -> str:
 #: How often the broker is checked, and how often a message is repeated.
 LOOK_S = 5.0
 REPEAT_S = 300.0
-#: Kinds of alarms that hold up all work of the broker for this command.
+#: Kinds of alarms that hold up all of the broker's work for such a command.
 _HOLDING = ("disk_space", "store_failed", "no_leader", "not_writable", "full_data_behind")
 
 
@@ -198,7 +199,7 @@ def _obstacles(broker: BrokerView, lane: Lane) -> list[str]:
 
 
 class WaitReporter:
-    """Writer of the reasons for waiting: when they change, repeatedly while they last, and when they are over."""
+    """Writes the reasons for waiting: when they change, repeatedly while they last, and when they end."""
 
     def __init__(self, say: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._say = say
@@ -206,7 +207,7 @@ class WaitReporter:
         self._written: dict[tuple[str, str], float] = {}
 
     def update(self, sentences: Sequence[str]) -> None:
-        """Update the reasons. A sentence is not repeated only because its figures have changed."""
+        """Update the reasons. A change of the figures alone does not repeat a sentence."""
         now, current = self._monotonic(), {_reason_key(text): text for text in sentences}
         for key, text in current.items():
             if now >= self._written.get(key, float("-inf")) + REPEAT_S:
@@ -226,7 +227,7 @@ def _reason_key(text: str) -> tuple[str, str]:
 def report_waits(
     settings: Settings, say: Callable[[str], None], judge: Callable[[BrokerView], list[str]]
 ) -> Iterator[None]:
-    """While the block runs, check the broker and write what holds up the work."""
+    """While the block runs, check the broker and write the reasons that hold up the work."""
     from venus.cli.probes import read_broker
 
     ended, waits = threading.Event(), WaitReporter(say)

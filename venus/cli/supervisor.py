@@ -1,9 +1,9 @@
 """Supervisor of the loops of `venus sync`, each in a child process, and the output of their events.
 
 A loop that was killed is restarted; one that ended for a final reason (fenced, diverged, configuration) stays down. The
-end of a target's loop does not end the others. The end of capture does: without it nothing new arrives, but the service
-would look healthy. A child notices the end of its parent by the end of its stdin. Events are written as JSON lines for
-machines; people see what has changed, and a line a minute.
+end of a target's loop does not end the others. The end of capture does, because nothing new would arrive although the
+service would look healthy. A child notices the end of its parent by the end of its stdin. Events are written as JSON
+lines for machines; for people, a line is written for each change, and once a minute.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ EVERY_S = 60.0
 TELLING = ("event", "circuit", "blocked_by", "error", "constraints")
 #: States that alternate while the other side is unreachable; they count as one.
 AWAY = ("connecting", "reconnecting", "waiting to reconnect")
-#: Events of a loop that does not work, and its consequences, which are not written repeatedly.
+#: Events of a failing loop and their consequences, which are not written repeatedly.
 TROUBLE, STARTS, BETWEEN = ("waiting", "restarts"), ("started", "running"), ("connecting", "failed")
 QUIET = ("report", *TROUBLE)
 _FIGURES = re.compile(r"\d[\d,.]*")
 #: In these states the last error is no longer current.
 WELL = ("capturing", "filling", "stopped")
-#: The fields of a report for people, in this order.
+#: The fields of a report that people see, in this order.
 SHOWN = (
     "state",
     "rows",
@@ -59,11 +59,11 @@ SHOWN = (
     "constraints",
     "text",
 )
-#: Of these, numbers that are names.
+#: Those of these fields whose numbers are identifiers.
 NUMBERS = ("pid", "code")
-#: The states of a circuit breaker in words; a closed one is not mentioned.
+#: The states of a circuit breaker in words; a closed one is not shown.
 CIRCUIT = {Circuit.OPEN.value: "the target is paused for a while", Circuit.HALF_OPEN.value: "the target is tried"}
-#: Fields with another label for people.
+#: Labels for people that differ from the names of fields.
 CALLED = {"circuit": ""}
 
 
@@ -73,7 +73,7 @@ class EventWriter:
     def __init__(self, run: Invocation) -> None:
         self._run = run
         self._written: dict[str, tuple[object, float]] = {}
-        self._trouble: dict[str, str] = {}  # the error that each loop waits for or ended with
+        self._trouble: dict[str, str] = {}  # the error with which each loop waits or has ended
         self._filled: dict[str, object] = {}  # the fills in the last report of each loop
 
     def on_report(self, loop: str, found: Any) -> None:
@@ -96,10 +96,11 @@ class EventWriter:
 
     @property
     def _logs(self) -> bool:
-        """Whether problems go to the log as well, because standard output is not for people."""
+        """Whether problems also go to the log, because stdout is not for people."""
         return (self._run.json or self._run.log_format != "text") and not self._run.supervised
 
     def _is_news(self, loop: str, found: dict[str, Any]) -> bool:
+        """Return whether to write an event: it differs from the last line, or a line is due."""
         what, error, state = found["event"], found.get("error") or "", found.get("state")
         if what in TROUBLE and error:
             self._trouble[loop] = error
@@ -115,7 +116,7 @@ class EventWriter:
         return True
 
     def _news_key(self, found: dict[str, Any]) -> object:
-        """Return the part of an event that must differ from that of the last line for a new line."""
+        """Return the part of an event that must differ from the last line's to justify a new line."""
         error, state = found.get("error") or "", found.get("state")
         if found["event"] in TROUBLE and error:
             return _FIGURES.sub("#", error)
@@ -152,16 +153,16 @@ def open_fills(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 #: Exit codes after which a restart cannot help: the two sides differ, or the configuration is wrong. After a refusal by
-#: a safety rule (3) it can: a target may be loaded meanwhile, or another process may release it.
+#: a safety rule (3) it can help: a target may have been loaded since, or another process may have released it.
 FINAL_CODES = (1, 2)
 REFUSED_CODE, REFUSED_WAIT_S = 3, 15.0
-#: Errors that are final, but have no exit code of their own.
+#: Errors that are final, but have no separate exit code.
 FINAL_ERRORS = ("Fenced", "Held", "Denied", "Unproven", "NotInstalled", "DirectionChanged")
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
-#: A loop that ran this long has recovered from its last failure.
+#: A loop that has run this long has recovered from its last failure.
 HEALTHY_AFTER_S = 60.0
-#: How many lines of the loops wait while our own output is blocked, as by a stopped terminal. Above that, reports
-#: are dropped, because they are repeated; other events are kept.
+#: How many lines of the loops may wait while the command's own output is blocked, for example by a stopped terminal.
+#: Beyond that, reports are dropped, because they are repeated; other events are kept.
 LINES_MAX = 1000
 _REPORT = '"event": "report"'
 STOP_TIMEOUT_S = 30.0
@@ -171,7 +172,7 @@ Event = Callable[[str, dict[str, Any]], None]
 
 
 def restart_delay_s(code: int, kind: str, restarts: int) -> float | None:
-    """Return after how long a loop that has ended is restarted; None = it stays down. `kind` is its error's class."""
+    """Return the pause before an ended loop is restarted; None = it stays down. `kind`: the class of its error."""
     if code in FINAL_CODES or kind in FINAL_ERRORS:
         return None
     return min(RESTART_MAX_S, RESTART_MIN_S * 2.0**restarts) if code != REFUSED_CODE else REFUSED_WAIT_S
@@ -183,19 +184,19 @@ class LoopProcess:
 
     name: str
     command: Sequence[str]
-    at_first: Sequence[str] = ()  # options of the first start only
-    is_vital: bool = False  # its end ends all loops
+    at_first: Sequence[str] = ()  # options for the first start only
+    is_vital: bool = False  # whether its end ends all loops
     process: subprocess.Popen[str] | None = None
     started: float = 0.0
     restart_at: float = 0.0
     restarts: int = 0
     error: dict[str, Any] = field(default_factory=dict)
-    code: int | None = None  # set once it stays down
-    said_at: float = 0.0  # when it was last reported that it stays down
+    code: int | None = None  # its exit code, set once it stays down
+    said_at: float = 0.0  # when its end was last reported
 
 
 class SupervisedLoop(Protocol):
-    """A loop as a supervisor of processes or of threads knows it."""
+    """The interface of a loop for a supervisor of processes or of threads."""
 
     @property
     def is_vital(self) -> bool:
@@ -211,7 +212,7 @@ class SupervisedLoop(Protocol):
 
 
 def has_turned(loops: Iterable[SupervisedLoop]) -> bool:
-    """Return whether a loop has ended because changes flow the other way now."""
+    """Return whether a loop has ended because changes now flow in the other direction."""
     return any(loop.error.get("kind") == DirectionChanged.__name__ for loop in loops)
 
 
@@ -248,7 +249,7 @@ class Supervisor:
     def _start(self, loop: LoopProcess) -> None:
         loop.error = {}
         loop.started = time.monotonic()
-        # a session of its own: Ctrl-C on the terminal reaches only the parent, which then stops its children in order
+        # a separate session: Ctrl-C on the terminal reaches only the parent, which then stops its children cleanly
         loop.process = subprocess.Popen(
             [*loop.command, *loop.at_first],
             stdin=subprocess.PIPE,
@@ -262,12 +263,14 @@ class Supervisor:
         self._event(loop.name, {"event": "started", "pid": loop.process.pid})
 
     def _read(self, loop: LoopProcess, pipe: IO[str]) -> None:
+        """Queue the lines that a child process writes."""
         with pipe:
             for line in pipe:
                 if self._lines.qsize() < LINES_MAX or _REPORT not in line:
                     self._lines.put((loop, line))
 
     def _drain(self, timeout_s: float) -> None:
+        """Handle the lines of the loops until the time is over."""
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -285,7 +288,7 @@ class Supervisor:
             found = {"event": "output", "text": line.rstrip()}
         if "loop" in found or "event" in found:
             self._event(loop.name, found)
-        else:  # the error document with which any command fails
+        else:  # the error document that every failing command writes
             loop.error = found.get("error", {})
 
     def _check_loop(self, loop: LoopProcess) -> None:
@@ -299,7 +302,7 @@ class Supervisor:
         code = loop.process.poll()
         if code is None:
             return
-        self._drain(0.1)  # its error document
+        self._drain(0.1)  # the loop's error document
         if time.monotonic() - loop.started > HEALTHY_AFTER_S:
             loop.restarts = 0
         loop.process = None

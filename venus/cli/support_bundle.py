@@ -1,6 +1,6 @@
 """The command `venus support`: collects the parts and writes them into one archive.
 
-Each part is collected by itself, so that one that is down does not cost the others.
+Each part is collected separately, so that an unreachable one does not cost the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from venus.errors import ConfigError, VenusError
 from venus.process.system import state_folder
 
 LOG_LINES_MAX = 2000
-#: How much of the end of a log is read.
+#: How many bytes of the end of a log are read.
 LOG_BYTES_MAX = 4 << 20
 FAILURES_MAX = 5
 GONE = "***"
@@ -79,7 +79,7 @@ def collect_versions() -> dict[str, Any]:
 
 
 def collect_configuration(run: Invocation) -> dict[str, Any]:
-    """Return the settings in force; of commands only the program, because arguments may be secrets."""
+    """Return the settings in force; of commands, only the program, because arguments may be secrets."""
     from venus.config import effective_settings
 
     found = effective_settings(run.settings)
@@ -242,7 +242,7 @@ def scrub_log_line(text: str) -> str:
 
 def _scrub_line(line: str) -> str:
     if re.match(r'\s*File "[^"]+", line \d+', line):
-        return line  # a frame of a traceback, whose source line has only names of our code
+        return line  # a frame of a traceback, whose source line contains only names of VENUS's code
     states = _SQLSTATE.findall(line)
     before = None
     while before != line:

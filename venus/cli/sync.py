@@ -1,7 +1,7 @@
 """`venus sync`: captures changes and applies them continuously.
 
-One loop (`--capture-only`, or `--apply-only` with one target) runs in this process. Several run as children, so that
-one failing target cannot stop the others. All positions are durable elsewhere, so a stop is safe at any moment.
+One loop (`--capture-only`, or `--apply-only` with one target) runs in this process. Several loops run as children, so
+that one failing target cannot stop the others. All positions are durable elsewhere, so a stop is safe at any moment.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def run_children(
 
 
 def report_capture_end(run: Invocation, capture: SupervisedLoop) -> None:
-    """Print the reason for which the whole command ends."""
+    """Print the reason why the whole command ends."""
     why = capture.error.get("message") or f"it ended with code {capture.code}"
     message, hint = f"capture has ended, and the targets were stopped: {why}", capture.error.get("hint", "")
     for line in (f"venus: {message}", f"  {hint}")[: 2 if hint else 1]:
@@ -194,7 +194,7 @@ def choose_targets(settings: Settings, names: list[str] | None, *, capture_only:
 
 
 def stop_on_signals(stop: threading.Event) -> None:
-    """Let a signal end the command in order, and a second one at once.
+    """Let a signal end the command cleanly, and a second one at once.
 
     A second SIGHUP does not count: the shell and the system each send one when a terminal is closed.
     """
@@ -255,7 +255,7 @@ def run_one(
 def build_body(
     run: Invocation, target: str | None, engine: str, stop: threading.Event, *, take_over: bool
 ) -> Callable[[Callable[[Any], None]], None]:
-    """Return the function of one loop in the present direction, given its reporter: capture, or apply for a target."""
+    """Return the function of one loop in the present direction, capture or apply; its argument is the reporter."""
     guard, describe_switch = DirectionGuard(run), partial(SwitchMonitor(run, stop).describe, target)
     if target is not None:
         return lambda report: guard.run_apply(
@@ -293,7 +293,7 @@ def run_reported(
     def report(found: Any) -> None:
         nonlocal settled, has_worked
         has_worked = has_worked or is_at_work(found)
-        if not settled:  # both ends of the loop are connected, and all imports are done
+        if not settled:  # both sides of the loop are connected, and all imports are done
             freeze_objects()
             settled = True
         on_report(found)
@@ -320,7 +320,7 @@ def build_follower(
 
 
 def is_at_work(report: Any) -> bool:
-    """Return whether a report shows that both ends of the loop are connected."""
+    """Return whether a report shows that both sides of the loop are connected."""
     state = getattr(report, "state", "")
     return state in WELL if state else not report.error
 
@@ -335,7 +335,7 @@ def run_with_retries(
 ) -> None:
     """Run a loop; retry after errors that may pass by themselves, and raise all others.
 
-    A condition that another command must fulfil is waited for only beside other loops, which continue meanwhile.
+    If another command must fulfil a condition, wait for that only if other loops run, which continue in the meantime.
     """
     delay_s = DELAY_MIN_S
     while True:

@@ -1,8 +1,8 @@
 """The direction of `venus sync` while the application can switch between two databases (`venus cutover --fall-back`).
 
 A switch seals the capture of one database and opens the other one. The loops of the old direction wait until that has
-happened, and end with DirectionChanged; the command then starts those of the new one. Nothing of this costs anything
-unless source and target are of a kind that can replicate in both directions.
+happened, and end with DirectionChanged; the command then starts the loops of the new direction. All this costs nothing
+unless source and target are of kinds that can replicate in both directions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from venus.adapters.cutover.direction import FallBackState
     from venus.config import Settings
 
-#: How often the records are read while a switch is under way.
+#: How often the records are read during a switch.
 LOOK_S = 0.5
-#: How long to wait for the end of a switch that has fenced or refused this capture, and has not sealed it yet.
+#: How long to wait for the end of a switch that has fenced or refused this capture, but has not sealed it yet.
 FENCED_S = 2.0
-#: How often a loop that captures nothing itself looks whether the direction has changed.
+#: How often a loop without capture checks whether the direction has changed.
 WATCH_S = 5.0
-#: How often to look for an unfinished switch, if one was ever begun, and if not.
+#: How often to check for an unfinished switch: if a switch was ever begun, and if not.
 SWITCH_S, NO_SWITCH_S = 5.0, 15.0
 
 
@@ -33,14 +33,14 @@ _TURNED = "the application has another database now, and changes flow the other 
 
 
 def flows_back(settings: Settings) -> bool:
-    """Return whether changes flow from a target of the configuration to its source."""
+    """Return whether changes flow from a configured target to the configured source."""
     from venus.adapters.targets.switching import OLD
 
     return OLD in settings.targets
 
 
 def require_direction(settings: Settings, *, is_back: bool) -> None:
-    """Raise DirectionChanged in a loop that was started again after the other loops' direction has ended.
+    """Raise DirectionChanged in a loop that was restarted after the direction of the other loops has ended.
 
     A capture that died at a switch would otherwise begin to capture the new owner, and nothing would end the others.
     """
@@ -49,7 +49,7 @@ def require_direction(settings: Settings, *, is_back: bool) -> None:
 
 
 def resolve_names(run: Invocation, names: list[str] | None) -> list[str] | None:
-    """Return the targets of the present direction for those of the configuration: a source's place has the old one."""
+    """Return the present direction's targets for configured names: the name of the new source means the old one."""
     from venus.adapters.targets.switching import OLD
 
     settings = run.directed_settings
@@ -78,14 +78,14 @@ class DirectionGuard:
         return state
 
     def may_read_again(self) -> bool:
-        """Return whether no database has been the application's that follows now: it could have newer rows."""
+        """Return whether no switch has begun yet: after one, the database that follows could have newer rows."""
         state = self._read()
         return state is None or not any(record is not None and record.switch for record in state.records.values())
 
     def run_capture(self, body: Callable[[], None], stop: threading.Event) -> None:
         """Capture, and wait while a switch has sealed the source. Raises DirectionChanged.
 
-        The command of the switch is the producer before, so a capture that starts again just then is refused.
+        Before that, the switching command is the producer, so a capture that restarts just then is refused.
         """
         while not stop.is_set():
             if self._is_sealed():
@@ -110,7 +110,7 @@ class DirectionGuard:
     def run_apply(self, body: Callable[[], None], name: str, stop: threading.Event, *, watched: bool) -> None:
         """Apply to a target, once it follows. Raises DirectionChanged; `watched`: also in the middle of the loop.
 
-        Beside a capture that is not necessary, because that one notices the change.
+        A loop that runs beside capture need not be `watched`, because capture notices the change.
         """
         self._wait_for_follower(name, stop)
         changed = self._watch(stop) if watched and self._may_change else threading.Event()
@@ -130,7 +130,7 @@ class DirectionGuard:
             stop.wait(LOOK_S)
 
     def _watch(self, stop: threading.Event) -> threading.Event:
-        """Set `stop` when the direction changes, and the result as well."""
+        """Set `stop`, and also the returned event, when the direction changes."""
         changed = threading.Event()
 
         def watch() -> None:
@@ -148,16 +148,17 @@ class DirectionGuard:
 
 
 class SwitchMonitor:
-    """Thread that looks for an unfinished switch, which one loop reports: page, metrics and alarms show it then.
+    """Thread that checks for an unfinished switch. One loop reports it, and page, metrics and alarms then show it.
 
-    All loops of a process share it, because each look connects to both databases. While neither database accepts
-    writes, capture may have ended, so that the follower's loop reports it; afterwards the new owner's capture does.
+    All loops of a process share it, because each check connects to both databases. While neither database accepts
+    writes, capture may have ended, so the follower's loop reports the switch; afterwards the new owner's capture
+    reports it.
     """
 
     def __init__(self, run: Invocation, stop: threading.Event) -> None:
         self._run = run
         self._stop = stop
-        #: The loop that reports, as in `describe`, and what it reports.
+        #: The loop that reports, by its name in `describe`, and the text that it reports.
         self._found: tuple[str | None, str] = None, ""
         if may_fall_back(run.settings):
             threading.Thread(target=self._look, name="venus-switch", daemon=True).start()
@@ -171,6 +172,7 @@ class SwitchMonitor:
         return advice if name == reporter else ""
 
     def _look(self) -> None:
+        """Check repeatedly for an unfinished switch, and update what the loops report."""
         from venus.adapters.cutover.direction import read_state
         from venus.adapters.targets.switching import describe_switch
 
@@ -185,7 +187,7 @@ class SwitchMonitor:
 
 
 def forget_owner(base: Settings) -> None:
-    """Forget the consumer group of the database that is the source now, so that it does not hold back retention."""
+    """Forget the consumer group of the database that is now the source, so that it does not hold back retention."""
     from venus.adapters.cutover.direction import read_state
     from venus.rpc.address import broker_address
     from venus.rpc.admin import AdminClient

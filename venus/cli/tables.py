@@ -1,7 +1,7 @@
 """`venus pause`, `resume`, `resync` and `forget`: commands on single tables, targets and businesses.
 
-The first three act on capture at the source or on apply at one target, for one table or all. `forget` drops what the
-broker keeps for a target that will not come back, or a whole business.
+The first three act on capture at the source or on apply at one target, for one table or all. `forget` drops the data
+that the broker keeps for a target that will not come back, or a whole business.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def forget(
 def _forget_target(admin: AdminClient, business: str, target: str, yes: bool) -> str:
     from venus.network.topology import PULLS_AS
 
-    group = target if target.startswith(PULLS_AS) else f"{business}/{target}"  # or a broker set that pulls from here
+    group = target if target.startswith(PULLS_AS) else f"{business}/{target}"  # or of a broker set that pulls from here
     found = [entry for entry in admin.status(business).businesses if entry.business == business]
     groups = [consumer.group for entry in found for consumer in entry.consumers]
     if group not in groups and sum(entry.consumers_total for entry in found) <= len(groups):
@@ -187,7 +187,7 @@ def resync_from_source(run: Invocation, name: str | None, *, differences: bool) 
 
 
 def request_comparison(source: Source, table_id: int) -> bool:
-    """Let the requested fill compare; return False if the table is paused or capture was quicker: all is shipped."""
+    """Let the requested fill compare. Return False if the table is paused or capture was faster: it is read fully."""
     from venus.adapters.dialects.registry_rules import comparison_reason
 
     return source.registry.begin_comparison(table_id, comparison_reason("requested"))
@@ -231,7 +231,7 @@ def without_releasing(tables: list[RegisteredTable], name: str | None) -> list[R
 
 
 def choose_tables(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
-    """Return the named table, or all. Raises ConfigError for a name of no table or of several."""
+    """Return the named table, or all. Raises ConfigError for a name that matches no table or several."""
     tables = [t for t in tables if not t.schema.is_heartbeat]
     if not tables:
         raise ConfigError("no table is captured yet", hint="run `venus install-triggers` first")

@@ -1,6 +1,6 @@
 """The broker sets of the network for `venus cluster topology`: their upstreams, and the lag of each hop.
 
-The configured brokers, the sets of their directory and all sets above are asked; their answers are merged.
+The command queries the configured brokers, the sets of their directory and all sets above, and merges their answers.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class BrokerAnswer:
     addresses: tuple[str, ...]
     status: broker_pb2.BrokerStatus | None = None
     error: str = ""
-    set: str = ""  # as the directory names it
+    set: str = ""  # its name in the directory
 
 
 def read_network(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) -> TopologyView:
-    """Ask the brokers at these addresses, a tuple for each set, and every set above them."""
+    """Query the brokers at these addresses, a tuple for each set, and every set above them; merge the answers."""
     answers: list[BrokerAnswer] = []
     asked: set[str] = set()
     waiting = list(starts)
@@ -69,7 +69,7 @@ def read_network(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) ->
 
 
 def _sets_of_directory(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) -> dict[tuple[str, ...], str]:
-    """Return brokers and name of every set that the directory of the first broker knows which answers."""
+    """Return brokers and name of every set in the directory of the first broker that answers."""
     for address in [address for one in starts for address in one]:
         try:
             answer = ask_where(BrokerAddress(address, proof), DirectoryLookup((), CONSUMER, ""))
@@ -98,7 +98,7 @@ def _ask(addresses: tuple[str, ...], proof: ClientCredentials) -> BrokerAnswer:
 
 
 def build_view(answers: Iterable[BrokerAnswer]) -> TopologyView:
-    """Merge answers into a view: sets that answered, sets that did not, and those that only others mention."""
+    """Merge answers into a view: sets that answered, sets that did not, and sets that only others know."""
     known_sets = [
         (_build_set(one.status.network, one.addresses), one.status) for one in answers if one.status is not None
     ]
@@ -135,10 +135,10 @@ def build_view(answers: Iterable[BrokerAnswer]) -> TopologyView:
 
 
 def _duplicate_names(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
-    """Yield a sentence for each name of several sets: they would alternate as one consumer of the set above."""
+    """Yield a sentence for each name that several sets share: they would alternate as one consumer of the set above."""
     homes: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for found, status in known_sets:
-        # The brokers of a cluster are one set; a broker without one may be asked at several addresses.
+        # The brokers of a cluster are one set; a single broker may have been queried at several addresses.
         identity = status.cluster or str(status.started_at_us)
         homes[found.name].setdefault(identity, ", ".join(found.addresses))
     for name, places in homes.items():
@@ -161,7 +161,7 @@ def _build_set(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) ->
 
 
 def _double_homes(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]]) -> Iterable[str]:
-    """Yield a sentence for each business of which two sets are the home."""
+    """Yield a sentence for each business that has two home sets."""
     homes: dict[tuple[str, str], dict[str, int]] = {}
     for found, status in known_sets:
         for entry in status.businesses:
@@ -179,17 +179,18 @@ def _double_homes(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStatus]
 
 
 def _unknown_set(name: str, level: int) -> BrokerSet:
+    """Return a set of which only the name and the level are known."""
     return BrokerSet(name=name, tier=Tier.ACCESS if level else Tier.CORE, level=level)
 
 
 def _find_upstream(status: broker_pb2.BrokerStatus) -> str:
-    """Return the set above that is connected, or was connected last."""
+    """Return the upstream set that is connected, or was connected last."""
     connected = [entry.mirror.set for entry in status.businesses if entry.HasField("mirror") and entry.mirror.set]
     return next(iter(connected), status.network.path[-2] if len(status.network.path) > 1 else "")
 
 
 def _loads(status: broker_pb2.BrokerStatus) -> tuple[float, ...]:
-    """Return the load rate of each broker of the set: of a cluster the newest, of a single broker its mean."""
+    """Return the load of each broker of the set: the newest value in a cluster, the mean for a single broker."""
     brokers = (broker for broker in status.brokers if broker.reported)
     found = (Load(memory=one.memory, cpu=one.cpu, disk=one.disk, network=one.network) for one in brokers)
     return tuple(load_rate(load.used) for load in found) or ((status.load_mean,) if status.load_mean else ())

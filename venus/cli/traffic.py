@@ -1,6 +1,6 @@
 """Traffic, replication and mirror of a broker in `venus status`: limited clients, sub-health, limits that are near.
 
-Degraded lanes are alarms of the broker already; here they appear only in the JSON output. Pure.
+The broker raises alarms for degraded lanes; here they appear only in the JSON output. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ReplicaView:
     address: str
     alive: bool
     in_sync: bool
-    behind: int | None = None  # log entries; None = not known there
+    behind: int | None = None  # the number of log entries; None = unknown to that broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class MirrorView:
     only: tuple[str, ...] = ()
     #: The tables with a row filter: "TABLE where PREDICATE".
     where: tuple[str, ...] = ()
-    #: The nearest set, if it is not the upstream; with the time since then and the reason.
+    #: The nearest set, if it is not the upstream, with the time since that and the reason.
     nearest: str = ""
     away_s: float = 0.0
     not_back: str = ""
@@ -93,7 +93,7 @@ def format_retention(found: RetentionView) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayView:
-    """The broker in the overlay that shares matching."""
+    """The broker's place in the overlay, which shares the matching of predicates."""
 
     cluster: str
     members: tuple[str, ...]
@@ -115,15 +115,15 @@ def format_overlay(found: OverlayView) -> str:
     )
 
 
-#: The broker's own large work pauses for small commits, which needs no attention.
+#: The broker's own large work that pauses for small commits, which needs no attention.
 COURTESY = Limiter.SMALL.value
-#: From this share of a limit on, the gauge is shown.
+#: A gauge is shown from this share of its limit.
 NEAR = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimiterView:
-    """A limiter that has delayed clients since the broker's start; `since_s` = how long without a pause."""
+    """A limiter that has delayed clients since the broker's start; `since_s`: for how long without interruption."""
 
     brake: str
     business: str
@@ -236,9 +236,9 @@ def _gauge_view(found: GaugeStatus) -> GaugeView:
 
 
 def format_traffic(found: TrafficView, *, follows: bool = True) -> list[str]:
-    """Format each active limiter, slow consumer, fact and limit that is near; no lines while there is none.
+    """Format each active limiter, slow consumer, fact and nearly reached limit; no lines if there is none.
 
-    When no target `follows` any more, no write waits for VENUS, and limiters and slow consumers are not shown.
+    If no target `follows` any more, no write waits for VENUS, so limiters and slow consumers are not shown.
     """
     lines = [_format_limiter(brake) for brake in found.brakes if brake.on and brake.brake != COURTESY and follows]
     lines += [

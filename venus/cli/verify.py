@@ -128,7 +128,7 @@ def verify(
 
 
 def prepare_reports(html: Path | None, parquet: Path | None) -> None:
-    """Make the folder of --parquet. Raises ConfigError if a requested file could not be written."""
+    """Create the folder of --parquet. Raises ConfigError if a requested file cannot be written."""
     require_writable("--html", html)
     if parquet is not None:
         from venus.adapters.verify.findings import DIFFERENCES
@@ -200,7 +200,7 @@ def compare(run: Invocation, settings: Settings, options: VerifyOptions, engine:
 
 
 def build_runner_choice(settings: Settings, engine: str, stack: ExitStack) -> RunnerFor:
-    """Return the function that chooses the runner for a table; Spark, once started, runs all of them."""
+    """Return the function that chooses the runner for a table; once started, Spark runs all further tables."""
     from venus.cli.spark import choose_runner
 
     spark: list[Runner] = []
@@ -268,7 +268,7 @@ def count_rows(result: VerifyResult) -> dict[str, int]:
 
 
 def exit_code_for(result: VerifyResult, repaired: RepairResult | None) -> int:
-    """Return the verdict as an exit code; after a repair, that of the rows that are left."""
+    """Return the verdict as an exit code; after a repair, the verdict on the remaining rows."""
     code = int(result.verdict.value)
     if repaired is not None and not repaired.left and code == 1:
         return 3 if result.undecided_rows or result.cut_short else 0
@@ -282,7 +282,7 @@ def read_loss_windows(run: Invocation, settings: Settings) -> LossWindows:
     try:
         windows = read_loss_windows(settings)
     except Unavailable:
-        return LossWindows()  # a leg that needs the broker reports the error
+        return LossWindows()  # a comparison that needs the broker reports the error
     if windows:
         run.out.say(f"{windows} may have lost changes: all three sides are compared")
     return windows
@@ -310,7 +310,7 @@ def close_windows(
 def print_result(
     run: Invocation, result: VerifyResult, repaired: RepairResult | None, closing: WindowClosing | None, *, would: bool
 ) -> int:
-    """Print the result; return the exit code of the verdict, after a repair that of the rows that are left."""
+    """Print the result; return the exit code of the verdict, after a repair the verdict on the remaining rows."""
     shown: list[RenderableType] = [format_tables(result)]
     shown += [f"! {t.table}: {note}" for t in result.tables for note in t.notes]
     shown += [

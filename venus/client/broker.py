@@ -23,7 +23,8 @@ from venus.rpc.admin import AdminClient
 _POLL_S = 1.0
 #: How long the rows of a table may take to arrive, each batch.
 _ROWS_S = 120.0
-#: How long a broker may be away before the rows; less than _ROWS_S, so that the error says why they do not arrive.
+#: How long a broker may be away before the rows arrive; less than _ROWS_S, so that the error says why they do not
+#: arrive.
 _AWAY_S = 100.0
 
 
@@ -41,9 +42,9 @@ def connect(
 ) -> Broker:
     """Return a broker at HOST:PORT, or one of several, separated by commas. Nothing is sent before the first call.
 
-    With `directory` instead of an address, brokers of any set answer which set is the nearest to `site`.
-    With `ca`, the authority's certificate as a file, TLS is on; `certificate` and `key`, or `token_file`, prove who
-    this client is. `client` is its name in the broker's status. Raises ConfigError.
+    With `directory` instead of an address, brokers of any set find the set that is nearest to `site`. With `ca`, the
+    authority's certificate as a file, TLS is on; `certificate` and `key`, or `token_file`, prove who this client is.
+    `client` is its name in the broker's status. Raises ConfigError.
     """
     if address and directory:
         raise ConfigError("address and directory are both given", hint="an address needs no directory")
@@ -79,7 +80,7 @@ class Broker:
 
         `start`: "snapshot" = all rows as insertions, then their changes; "now"; or a position. With `group`, the broker
         keeps the acknowledged position and the queue from there on, and a subscription at "snapshot" continues there.
-        It raises Unavailable once the broker was away for `patience_s`, and ConfigError for a wrong argument.
+        It raises Unavailable once the broker has been away for `patience_s`, and ConfigError for a wrong argument.
         """
         return self._subscribe(self._build_subscription(table, where, columns, group), start, patience_s)
 
@@ -150,7 +151,7 @@ class AsyncChanges:
     """A subscription for an event loop: `async for batch in changes`, until `close`.
 
     It holds a thread of the loop's executor only while it connects or reads what has arrived, not while it waits. One
-    task at a time takes batches. A batch is lost by no cancellation, such as that of `asyncio.wait_for`.
+    task at a time takes batches. No cancellation, such as that of `asyncio.wait_for`, loses a batch.
     """
 
     def __init__(self, subscribe: Callable[[Callable[[], None]], Changes]) -> None:

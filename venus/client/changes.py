@@ -58,7 +58,7 @@ class Subscription:
 
 
 class ChangeBatch:
-    """Changes in order. `position` is that after them; None = more of the same transaction, or more rows, follow."""
+    """Changes in order. `position` is the one after them; None = more of the same transaction, or more rows, follow."""
 
     def __init__(self, changes: Changes, found: ChangeSet) -> None:
         self._changes, self._found = changes, found
@@ -78,11 +78,11 @@ class ChangeBatch:
 
     @property
     def operations(self) -> list[str]:
-        """insert, update, delete or truncate, of each change. After truncate there are no rows: forget all of them."""
+        """The operation of each change: insert, update, delete, or truncate, after which all earlier rows are gone."""
         return self._found.names
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows as dictionaries, of a deletion its key. Decimals and times are text, unrounded."""
+        """Return the rows as dictionaries; a deletion has only its key. Decimals and times are text, unrounded."""
         return self._found.values(self._changes.wanted.columns)
 
     def to_arrow(self) -> pa.RecordBatch:
@@ -192,6 +192,7 @@ class Changes:
                 self._read(timeout_s)
 
     def _read(self, timeout_s: float) -> None:
+        """Read the frames that arrive within the time, connecting first if necessary."""
         try:
             client = self._client or self._connect()
             for frame in client.take(timeout_s):
@@ -246,7 +247,7 @@ class Changes:
         return client
 
     def _forget_rows(self) -> None:
-        """Announce that earlier rows are void, because all come again; without a described table there were none."""
+        """Announce that earlier rows are void, because all come again. If no table was described, there were none."""
         if not self._view.versions:
             return
         message = broker_pb2.ChangesFrame(
@@ -255,6 +256,7 @@ class Changes:
         self._ready.extend(ChangeBatch(self, found) for found in self._view.take(message))
 
     def _wait_for_broker(self, error: VenusError) -> None:
+        """Wait before the next attempt. Raises the error if the broker has been away for too long."""
         if str(error) != self._complaint:
             self._complaint = str(error)
             logger.warning("%s (trying again for up to %g s)", error, self._patience_s)

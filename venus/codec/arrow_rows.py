@@ -5,8 +5,8 @@ Rows of an older schema version are returned in the columns of the requested ver
 column that did not exist yet has its default, a dropped column is left out.
 
 A column gets an Arrow type only if that type holds each of its values exactly. Otherwise it stays text: the canonical
-text of protos/venus/wire/change.proto, which loses nothing. Values that no type can rule out (a date before Christ, NaN
-in a decimal) raise `ValueMisfit` when they are read.
+text of protos/venus/wire/change.proto, which loses nothing. Values that no type at the source excludes (a date before
+Christ, NaN in a decimal) raise `ValueMisfit` when they are read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def arrow_type(logical: LogicalType) -> pa.DataType:
 
 
 def _decimal(precision: int, scale: int) -> pa.DataType:
-    if scale < 0:  # NUMBER(5,-2) has up to seven digits, none behind the point
+    """Return the decimal type for a precision and scale, text if Arrow has none."""
+    if scale < 0:  # NUMBER(5,-2) has up to seven digits, none after the point
         precision, scale = precision - scale, 0
     precision = max(precision, scale)  # NUMBER(2,5) is 0.000xx
     return pa.decimal128(precision, scale) if 0 < precision <= _DIGITS_MAX else pa.string()
@@ -125,6 +126,7 @@ class ArrowShape:
         return [self._array(cells, c, t, dropped=dropped) for c, t in zip(self.columns, self.types, strict=True)]
 
     def _array(self, cells: ColumnValues, column: Column, wanted: pa.DataType, *, dropped: bool) -> pa.Array:
+        """Return the values of one column in its wanted type. Raises ValueMisfit."""
         raw = cells.column(column.number)
         if raw is None:
             return pa.nulls(cells.rows, wanted) if dropped else default_values(column, wanted, cells.rows)

@@ -133,6 +133,7 @@ def _read_packed(data: bytes, sizes: bytes, count: int, place: str) -> PackedByt
 
 
 def _flags(flags: bytes, count: int, place: str) -> npt.NDArray[np.bool_]:
+    """Return the deletion flags of a section, all False if they are omitted. Raises ProtocolError."""
     if not flags:
         return np.zeros(count, dtype=np.bool_)
     if len(flags) != count:

@@ -90,13 +90,13 @@ class ChangeEncoder:
 
     def __init__(self, table_id: int, after: Sequence[bytes]) -> None:
         self._table_id, self._count = table_id, 2 * len(after)
-        #: Each row, and each row's deletion behind it.
+        #: Each row, followed by its deletion.
         self._values = [one for value in after for one in (value, as_deletion(value))]
         packed = pack_items(self._values)
         self._sizes, self._gatherer = packed.sizes, Gatherer(packed.data, packed.bounds)
 
     def encode(self, verdicts: ChangeVerdicts, columns: Collection[int] | None = None) -> broker_pb2.ChangedRows:
-        """Return verdicts with the rows that they are about; of these some columns, None = all."""
+        """Return verdicts with their rows, reduced to the key and `columns`; None = all columns."""
         codes = verdicts.changes * 2 + (verdicts.operations == Operation.DELETE)
         used = np.zeros(self._count, np.bool_)
         used[codes] = True
@@ -119,7 +119,7 @@ def encode_replay(
     replayed: Sequence[int],
     columns: Collection[int] | None = None,
 ) -> broker_pb2.ChangedRows:
-    """Return changes that are read again: for each of `replayed`, a row without a verdict is deleted."""
+    """Return changes that are read again: for each subscription in `replayed`, a row without a verdict is deleted."""
     inside = np.zeros(len(after), np.bool_)
     inside[verdicts.changes] = True
     values = [value if is_in else as_deletion(value) for value, is_in in zip(after, inside, strict=True)]
@@ -154,7 +154,7 @@ def _message(table_id: int, packed: PackedBytes, verdicts: ChangeVerdicts) -> br
 def encode_truncation(
     table_id: int, subscriptions: Sequence[int], *, is_replay: bool = False
 ) -> broker_pb2.ChangedRows:
-    """Return the end of all rows of a table."""
+    """Return the message that all rows of a table are gone."""
     numbers = np.asarray(subscriptions, dtype="<u4")
     return broker_pb2.ChangedRows(
         table_id=table_id,
@@ -182,7 +182,7 @@ def frame_cost(frame: broker_pb2.ChangesFrame) -> int:
 class SubscribedChanges:
     """Changes of one subscription, in order; `rows` has a row for each, deletions with their key only.
 
-    A truncation has no row: it is alone, with `operations` of one item and no rows.
+    A truncation comes alone: `operations` has one item, and `rows` none.
     """
 
     operations: Operations
@@ -219,6 +219,7 @@ def decode_changes(message: broker_pb2.ChangedRows) -> Iterator[tuple[int, Subsc
 
 
 def _select_replayed(stored: StoredRows, inside: npt.NDArray[np.uint32]) -> SubscribedChanges:
+    """Return replayed changes of one subscription: updates inside its predicate, deletions outside."""
     operations = np.full(len(stored), Operation.DELETE, np.uint8)
     operations[inside] = Operation.UPDATE
     values = stored.packed.split()

@@ -37,6 +37,7 @@ def keys_from_columns(columns: Columns, layout: Layout) -> PackedBytes:
 
 
 def _build_cells(columns: Columns, layout: Layout, expected: int) -> Cells:
+    """Return the values of columns as cells. Raises ProtocolError."""
     if len(columns) != expected:
         raise ProtocolError(f"{layout.place}: {len(columns)} columns, not {expected}")
     rows = len(columns[0])

@@ -50,6 +50,7 @@ def unescape(cells: Cells, place: str) -> Cells:
 
 
 def _remove_escapes(cells: Cells, place: str) -> Cells:
+    """Return the cells with every escape replaced by its byte."""
     data, bounds = cells.data, cells.bounds
     lead = _find_escapes(data)
     # A single backslash at the very end escapes the final newline, which is no part of the data.
@@ -86,7 +87,7 @@ def _is_special(data: Bytes) -> Bools:
 
 
 def escape(cells: Cells) -> Cells:
-    """Return the cells as COPY text has them. Free bytes, and the data of what is not present, must be harmless."""
+    """Return the cells as in COPY text. Free bytes and the data of absent cells must have nothing to escape."""
     is_special = _is_special(cells.data)
     if not is_special.any():
         return cells
@@ -151,6 +152,7 @@ def from_hex(cells: Cells, binary: Bools, place: str) -> Cells:
 
 
 def _check_prefix(cells: Cells, hexed: Bools, sizes: Ints, place: str) -> None:
+    """Raise ProtocolError for a binary value that is not backslash, x and pairs of digits."""
     # A cell's size is its free byte, two bytes of prefix, and two for each byte of the value.
     wrong = hexed & ((sizes < 3) | (sizes % 2 == 0))
     candidates = np.flatnonzero(hexed & ~wrong)
@@ -161,6 +163,7 @@ def _check_prefix(cells: Cells, hexed: Bools, sizes: Ints, place: str) -> None:
 
 
 def _find_not_hex(cells: Cells, chosen: Bools) -> int:
+    """Return the first cell with a byte that is no hexadecimal digit."""
     digits = np.zeros(256, dtype=np.bool_)
     digits[list(b"0123456789abcdefABCDEF")] = True
     at = np.flatnonzero(chosen & ~digits[cells.data])[0]
@@ -235,6 +238,7 @@ def _split_cells(data: bytes, fields: int, place: str) -> Cells:
 
 
 def _check_fields(is_newline: Bools, fields: int, place: str) -> None:
+    """Raise ProtocolError for a line with a wrong number of fields."""
     newlines = np.flatnonzero(is_newline)
     wrong = np.flatnonzero(newlines != np.arange(1, len(newlines) + 1) * fields - 1)
     if wrong.size:
@@ -244,6 +248,7 @@ def _check_fields(is_newline: Bools, fields: int, place: str) -> None:
 
 
 def _parse_flags(cells: Cells, letters: bytes, place: str) -> npt.NDArray[np.uint8]:
+    """Return the letter at the beginning of each line. Raises ProtocolError for any other letter."""
     flags = cells.data[np.minimum(cells.starts[:: cells.present.shape[1]] + 1, len(cells.data) - 1)]
     fine = np.isin(flags, np.frombuffer(letters, dtype=np.uint8)) & (cells.lengths[:, 0] == 1)
     if not fine.all():
@@ -305,6 +310,7 @@ def read_whole_rows(messages: PackedBytes, layout: Layout, *, head: int) -> Loca
 
 
 def _join_lines(found: tuple[LocatedCells, ...], layout: Layout) -> bytes:
+    """Return the located values as COPY lines."""
     cells = _gather_cells(found)
     if not cells.present.size:
         return b""
@@ -325,6 +331,7 @@ def _join_lines(found: tuple[LocatedCells, ...], layout: Layout) -> bytes:
 
 
 def _delimit(cells: Cells) -> None:
+    """Write the delimiter before each value: a newline before the first of a row, else a tab."""
     cells.data[cells.starts] = _TAB
     cells.data[cells.starts[:: cells.present.shape[1]]] = _NEWLINE
 

@@ -59,6 +59,7 @@ class OpenRows:
 
     @cached_property
     def _ends(self) -> npt.NDArray[np.int64]:
+        """Where each row ends."""
         return np.cumsum(self._rows.sizes, dtype=np.int64)
 
     def find_kept(self, predicate: Predicate) -> Bools | None:
@@ -100,6 +101,7 @@ def find_stored_inside(predicate: Predicate, rows: StoredRows, version: TableSch
 
 
 def _select(packed: PackedBytes, chosen: Bools) -> PackedBytes:
+    """Return the chosen byte strings."""
     data = np.frombuffer(packed.data, dtype=np.uint8)[np.repeat(chosen, packed.sizes)].tobytes()
     return PackedBytes(data, packed.sizes[chosen])
 

@@ -37,7 +37,7 @@ class _Segment:
 
 
 class RowMasker:
-    """Rows of one version: as the broker has them in, as the target gets them out."""
+    """Converter of the rows of one version, from the broker's form to a target's."""
 
     def __init__(self, schema: ProjectedSchema, key: MaskingKey | None) -> None:
         self.schema = schema
@@ -81,6 +81,7 @@ class RowMasker:
     def _mask(
         self, messages: PackedBytes, segments: Seq[_Segment], first: int, is_deleted: Bools | None
     ) -> PackedBytes:
+        """Return the messages of one part of the rows, masked segment by segment."""
         if not len(messages) or all(segment.stays for segment in segments):
             return messages
         stop = segments[-1].last + 1
@@ -128,7 +129,7 @@ class _RowParts:
         self._sizes = np.zeros(rows, dtype=np.int64)
 
     def add_messages(self, messages: PackedBytes, found: LocatedCells, lasts: Seq[int]) -> int:
-        """Add the messages, cut behind these columns; return the number of the first piece."""
+        """Add the messages, cut after these columns; return the number of the first piece."""
         bounds = np.zeros(self._rows * len(lasts) + 1, dtype=np.int64)
         bounds[1:] = found.cuts[:, list(lasts), 1].reshape(-1)
         self._cuts = np.diff(bounds).reshape(self._rows, len(lasts))
@@ -165,7 +166,7 @@ class _RowParts:
     def _add_equal(self, content: bytes | Bytes, size: int, tag: bytes) -> None:
         """Add a field with a value of this size in every message."""
         head = tag + varint(size)
-        # items of raw bytes: numpy copies each at once, and bytes of a line one after the other
+        # items of raw bytes: numpy copies each item at once, but the bytes of a row of an array one by one
         fields = np.empty(self._rows, dtype=[("head", f"V{len(head)}"), ("value", f"V{size}")])
         fields["head"] = np.void(head)
         if size:

@@ -51,7 +51,7 @@ class Pieces:
         return first
 
     def gatherer(self) -> Gatherer:
-        """Return the object that copies these pieces; none can be added to it."""
+        """Return the object that copies these pieces; later pieces are not included."""
         if len(self._data) == 1:
             return Gatherer(self._data[0], self._bounds[0])
         bounds = np.concatenate([*(b[:-1] for b in self._bounds[:-1]), self._bounds[-1]])

@@ -23,7 +23,7 @@ from venus.codec.packed import Bools, Bytes, Ints, PackedBytes, Pieces, position
 from venus.errors import ProtocolError
 from venus.model import Column, Kind, TableSchema
 
-#: Field numbers that protobuf keeps for itself.
+#: Field numbers that protobuf reserves for itself.
 _RESERVED = range(19_000, 20_000)
 _NUMBER_MAX = 2**29 - 1
 _CACHED_MAX = 4096
@@ -198,7 +198,7 @@ def _tag_bounds(tags: Tags) -> Ints:
 
 
 def _long_heads(lengths: Ints, column: Ints, tags: Tags) -> tuple[Bytes, Bools, Bytes]:
-    """Return, a line for each length: octets of the tag and the length, which of them count, the length's last one."""
+    """Return for each length the octets of tag and length, which of them count, and the length's last octet."""
     widest = max(map(len, tags))
     octets = np.zeros((len(lengths), widest + 4), dtype=np.uint8)
     used = np.zeros(octets.shape, dtype=np.bool_)
@@ -270,6 +270,7 @@ def locate_cells(messages: PackedBytes, tags: Tags, place: str, *, head: int = 0
 
 
 def _has_tag(octets: Bytes, at: Ints, ends: Ints, tag: bytes) -> Bools:
+    """Return for each position whether a field with this tag begins there."""
     # Clipped, because a row that ends early may be the last one.
     here: Bools = octets.take(at, mode="clip") == tag[0]
     for k in range(1, len(tag)):
@@ -295,6 +296,7 @@ def _read_lengths(octets: Bytes, at: Ints, ends: Ints, place: str, rows: Ints | 
 
 
 def _read_long(octets: Bytes, octet: Bytes, at: Ints) -> tuple[Ints, Ints]:
+    """Read lengths of more than one byte; return the position of their last octet, and the length."""
     at = at.copy()
     length = (octet & 127).astype(np.int64)
     more = np.flatnonzero(octet > _SHORT_MAX)
@@ -361,6 +363,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _message(tags: tuple[bytes, ...], values: list[bytes]) -> bytes:
+    """Return a protobuf message with these values; NULLs are left out."""
     parts: list[bytes] = []
     for tag, value in zip(tags, values, strict=False):
         if value != _NULL:

@@ -51,8 +51,8 @@ def row_message(schema: TableSchema) -> str:
 def field_names(schema: TableSchema) -> dict[int, str]:
     """Return a legal, unique protobuf name for each field number.
 
-    Lower case without a leading underscore: so no name hides a method of a generated class or meets the name of a
-    synthetic oneof. Names also differ without underscores, because protobuf compares their JSON forms.
+    Names are in lower case without a leading underscore, so none hides a method of a generated class or equals the name
+    of a synthetic oneof. Names also differ without underscores, because protobuf compares their JSON forms.
     """
     real = {c.name for c in schema.columns}
     taken: set[str] = set()
@@ -60,7 +60,7 @@ def field_names(schema: TableSchema) -> dict[int, str]:
     for column in sorted(schema.columns, key=_number):
         stem = _identifier(column.name) or "column"
         name, again = stem, 0
-        # The name of one field must not be the JSON name, i.e. the real name, of another one either.
+        # Nor may the name of one field be the JSON name, i.e. the real name, of another field.
         while name.replace("_", "") in taken or (name != column.name and name in real):
             name = f"{stem}_{column.number}" + ("x" * again)
             again += 1
@@ -74,6 +74,7 @@ def _number(column: Column) -> int:
 
 
 def _identifier(name: str) -> str:
+    """Return a name as a protobuf identifier in lower case."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     word = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
     return f"n{word}" if word[:1].isdigit() else word
@@ -128,7 +129,7 @@ __all__ = ["canonical_json", "file_descriptor", "fingerprint", "from_wire", "mes
 
 
 def to_wire(schema: TableSchema) -> wire.TableSchema:
-    """Return the message, with the descriptor of its rows; of a projected version its source, and the rules."""
+    """Return the message, with the descriptor of its rows; for a projected version, with its source and the rules."""
     if isinstance(schema, ProjectedSchema):
         message = to_wire(schema.source)
         message.projection = schema.rules.to_text()
@@ -308,10 +309,10 @@ def _type_from_wire(logical: wire.LogicalType, column: str) -> LogicalType:
 def canonical_json(schema: TableSchema) -> str:
     """Return the properties that distinguish two versions of a table for its rows and its targets, as JSON.
 
-    They are the columns, types, key and child tables. Indexes, checks and foreign keys belong to them because a target
-    that is built later gets them; objects that VENUS omits belong to them because operators see them. The ids, the
-    table's name, text for display (comments, the source's spelling of a type, reasons), and the order in which a
-    dictionary lists objects do not.
+    It has the columns, types, key and child tables; indexes, checks and foreign keys, because a target that is built
+    later gets them; and objects that VENUS omits, because operators see them. It does not have the ids, the table's
+    name, text for display (comments, the source's spelling of a type, reasons), and the order in which a dictionary
+    lists objects.
     """
     columns = [
         {

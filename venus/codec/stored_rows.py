@@ -82,6 +82,7 @@ class StoredRows:
         return self.packed.data[start : start + int(self.heads["id_bytes"][index])]
 
     def _part(self, part: int) -> PackedBytes:
+        """Return the heads, the record_ids or the other columns (part 0, 1 or 2) of all rows."""
         count = len(self)
         bounds = np.empty(3 * count + 1, dtype=self.bounds.dtype)
         bounds[::3] = self.bounds
@@ -247,6 +248,7 @@ def decode_chunk(body: bytes) -> Chunk:
 
 
 def _check(chunk: Chunk) -> None:
+    """Raise ProtocolError if a chunk has a tombstone."""
     if (chunk.rows.heads["flags"] & TOMBSTONE).any():
         raise ProtocolError(f"chunk {chunk.chunk_no}: table {chunk.table_id} has rows that are not live")
 

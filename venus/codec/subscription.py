@@ -27,7 +27,7 @@ OPERATION = "_operation"
 _POSITION = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 _NO_ROWS = StoredRows(pack_items([]))
 _NO_SEQUENCES = np.zeros(0, np.uint64)
-#: More changes than the broker evaluates together.
+#: Limit of remembered sequences, more than the changes that the broker evaluates together.
 _RECENT_MAX = 1 << 16
 
 
@@ -52,9 +52,9 @@ class ChangePosition:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
-    """Changes of one subscription, in order. `position` is that after them; None = in the middle of a transaction.
+    """Changes of one subscription, in order. `position` is the one after them; None = in the middle of a transaction.
 
-    A truncation, which says that all rows are gone, is alone and has no row.
+    A truncation, which says that all rows are gone, comes alone and has no row.
     """
 
     table: TableSchema
@@ -71,11 +71,11 @@ class ChangeSet:
 
     @property
     def names(self) -> list[str]:
-        """insert, update, delete or truncate, of each change."""
+        """The operation of each change: insert, update, delete or truncate."""
         return [Operation(one).name.lower() for one in self.operations.tolist()]
 
     def values(self, columns: Seq[str] = ()) -> list[dict[str, Any]]:
-        """Return the rows as dictionaries for JSON, of a deletion the key; a truncation has an empty one."""
+        """Return the rows as dictionaries for JSON: a deletion has only its key, a truncation has nothing."""
         if self.is_truncation:
             return [{}]
         found: list[dict[str, Any]] = [{} for _ in range(len(self.rows))]
@@ -115,6 +115,7 @@ class ChangeSet:
         return pa.RecordBatch.from_arrays([*arrays, *own], schema=pa.schema(fields))
 
     def _by_version(self) -> Iterator[tuple[np.ndarray, StoredRows, TableSchema]]:
+        """Yield the rows by version, with their places and the description of the version."""
         if not len(self.rows):
             return
         versions = self.rows.heads["version"]
@@ -126,6 +127,7 @@ class ChangeSet:
 
 
 def _values(cells: ColumnValues, column: Column) -> list[bytes | None]:
+    """Return the values of a column; rows older than the column have its default."""
     found = cells.column(column.number)
     if found is None:
         found = default_values(column, pa.large_string(), cells.rows).cast(pa.large_binary())
@@ -171,9 +173,9 @@ class SubscriptionView:
         self.table_id = 0
         self.is_live = False
         self.position: ChangePosition | None = None
-        #: The highest sequence of the changes behind the position: a part of a transaction.
+        #: The highest sequence of the changes after the position: a part of a transaction.
         self.partial_sequence = 0
-        #: The highest sequences of rows and replayed changes in front of the live ones, which may overlap with them.
+        #: The highest sequences of rows and replayed changes before the live ones, which may overlap with them.
         self._recent = _NO_SEQUENCES
 
     def take(self, frame: broker_pb2.ChangesFrame) -> Iterator[ChangeSet]:
@@ -224,9 +226,10 @@ class SubscriptionView:
     def _drop_known(self, message: broker_pb2.ChangedRows, changes: SubscribedChanges) -> SubscribedChanges:
         """Drop changes that were taken before.
 
-        After a reconnect in the middle of a transaction its first part is replayed: sequences rise along the queue. A
-        truncation has none, so everything behind one that is replayed comes again. The first live changes may be judged
-        together with some in front of the start of the subscription, which were read as rows or replayed.
+        After a reconnect in the middle of a transaction, its first part is replayed. Sequences rise along the queue, so
+        they identify known changes. A truncation has no sequence, so everything after a replayed truncation comes
+        again. The first live changes may be judged together with some before the start of the subscription, which were
+        read as rows or replayed.
         """
         sequences = changes.rows.sequences
         if not len(sequences):
@@ -251,6 +254,7 @@ class SubscriptionView:
     def _make_set(
         self, operations: Operations, rows: StoredRows, position: ChangePosition | None, committed_at_us: int
     ) -> ChangeSet:
+        """Return changes in the columns of the newest version."""
         if not self.versions:
             raise ProtocolError("the broker sent changes of a table that it did not describe")
         newest = self.versions[max(self.versions)]

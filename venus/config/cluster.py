@@ -71,9 +71,11 @@ class ClusterSettings(SettingsSection):
     upstream: Addresses = ()
     #: Which labels of `[labels]` are mirrored; empty = everything.
     labels: Names = ()
-    #: Which rows of a table are mirrored: {"shop": {"orders": "region = 'EU'"}}, by business; others are complete.
+    #: Which rows of a table are mirrored: {"shop": {"orders": "region = 'EU'"}}, by business; other tables are
+    #: complete.
     where: dict[Name, Annotated[Predicates, AfterValidator(_check_one_for_each)]] = {}
-    #: What sets below get of a column: {"shop": {"orders.email": "hmac"}}, by business (venus/masking/border.py).
+    #: What happens to a column that sets below get: {"shop": {"orders.email": "hmac"}}, by business
+    #: (venus/masking/border.py).
     columns: dict[Name, Annotated[ColumnRules, AfterValidator(_check_border)]] = {}
     #: The key of the hmac columns there, in a file that only its owner may read.
     masking_key_file: str = ""

@@ -129,7 +129,7 @@ class LimitsSettings(SettingsSection):
     streams: Count = 20_000
     #: Half messages that have waited longer than this for the disk are refused; 0 = never.
     slow_request_ms: Limit = 200.0
-    #: Large work pauses while commits of businesses that send little take longer than this beside it; 0 = never.
+    #: Large work pauses while commits of businesses that send little take longer than this next to it; 0 = never.
     small_commit_ms: Limit = 50.0
     #: After this long without progress a consumer gets half of its window, and so on.
     slow_consumer_s: Seconds = 5.0
@@ -139,7 +139,7 @@ class LimitsSettings(SettingsSection):
     #: Values in the predicates of all clients together, and on one stream.
     predicate_values: Count = 500_000
     predicate_values_of_client: Count = 100_000
-    #: A client that reads nothing of its subscriptions for this long is cut.
+    #: A client that reads nothing of its subscriptions for this long is disconnected.
     listener_s: Seconds = 60.0
 
 
@@ -215,7 +215,8 @@ class TargetSettings(SettingsSection):
     password_file: str = ""
     #: The schema of the tables; empty = the namespaces of the source ("main" of SQLite becomes "public").
     schema_: str = Field(default="", alias="schema")
-    #: How names are written: auto = upper-case dictionaries (Oracle) in lower case, lower = all of them, keep = none.
+    #: How names are written: auto = names of upper-case dictionaries (Oracle) in lower case, lower = all names, keep =
+    #: none.
     names: Literal["auto", "lower", "keep"] = "auto"
     on_error: Literal["halt", "quarantine"] = "halt"
     #: How long a refused row is kept after it was applied, skipped or superseded.
@@ -241,7 +242,7 @@ class BrokerSettings(SettingsSection):
     address: Address = ""
     #: The addresses of the brokers of a cluster; overrides `address`.
     addresses: Addresses = ()
-    #: Other sets of brokers, nearest first, to use while no broker of the set above answers.
+    #: Other sets of brokers, nearest first, to use while none of the brokers at these addresses answers.
     further: Sets = ()
     #: Brokers of any set, which answer where the nearest set is; address, addresses and further override the answer.
     directory: Addresses = ()
@@ -302,15 +303,16 @@ class MatchingSettings(SettingsSection):
 
     #: Join the overlay of the brokers of this set that share their matching.
     overlay: bool = False
-    #: Some other brokers of the overlay; any one that answers suffices. Those of the cluster are known anyway.
+    #: Some other brokers of the overlay; one that answers suffices. The brokers of the cluster are known anyway.
     join: Addresses = ()
-    #: For how many brokers the overlay is planned, the same number at all of them: it has a cluster for each four.
+    #: For how many brokers the overlay is planned, the same number at all of them: it has one cluster for every four
+    #: brokers.
     brokers: int = Field(default=16, ge=1, le=4096)
     #: How often neighbours are exchanged.
     exchange_s: Seconds = 1.0
     #: How long another broker keeps subscriptions that are not renewed.
     lease_s: Seconds = 10.0
-    #: How long an answer of another broker is waited for.
+    #: How long to wait for an answer of another broker.
     deadline_ms: Milliseconds = 200.0
     #: A table with at most this many different subscriptions is matched at the broker that has them.
     local_interests_max: int = Field(default=1000, ge=0)

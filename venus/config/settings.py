@@ -1,4 +1,4 @@
-"""All sections together: read from venus.toml with the environment above it, and shown with secrets masked.
+"""All sections together: read from venus.toml, overridden by the environment, and shown with secrets masked.
 
 Every error message is one line that names the line of the file or the variable. It needs no knowledge of Python or
 pydantic.
@@ -340,6 +340,7 @@ def _translate_message(what: str) -> str:
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a complaint for each variable of VENUS that names no option."""
     known = {path.upper().replace(".", "__") for path in options()}
     named = [re.escape(name).replace("__NAME", "__.+") for name in known if "__NAME" in name]
     found = []

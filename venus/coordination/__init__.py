@@ -1,1 +1,1 @@
-"""Coordinators of a cluster behind `venus.replication.coordinator`: etcd, or the memory of one process."""
+"""Coordinators of a cluster, as `venus.replication.records.Coordinator`: etcd, with its records and their changes."""

@@ -142,6 +142,7 @@ class EtcdCoordinator:
         return tuple(replace(one, draining=one.draining or one.member.broker in drained) for one in living)
 
     def _decode_living(self, found: EtcdKey) -> LiveBroker:
+        """Decode a living broker. Raises Fenced if another process has replaced this one."""
         self._check_owner(found)
         return decode_broker(found.key, found.value)
 
@@ -250,6 +251,7 @@ class EtcdCoordinator:
         return record is not None and record.term <= term
 
     def _read_forgotten(self, business: str) -> tuple[str, EtcdKey | None]:
+        """Return the key of a business's last forgotten term, and what is stored there."""
         key = self._key("forgotten", business)
         return key, self._client.read(key)
 
@@ -261,6 +263,7 @@ class EtcdCoordinator:
         also: tuple[str, int] | None = None,
         held: tuple[str, int] | None = None,
     ) -> Leadership | None:
+        """Store a record at a revision of its key; return it with its version, None if it has changed."""
         mark = secrets.token_hex(8)
         key = self._key("businesses", leadership.business)
         swapped = self._client.swap(key, revision, encode_leadership(leadership, mark), also=also, held=held)
@@ -273,6 +276,7 @@ class EtcdCoordinator:
         return None
 
     def _leadership(self, found: EtcdKey) -> Leadership:
+        """Decode a record, and check that it is about the business of its key."""
         leadership = decode_leadership(found.key, found.value, found.revision)
         if self._key("businesses", leadership.business) != found.key:
             raise ProtocolError(f"the record at {found.key} is about business {leadership.business!r}")
@@ -319,8 +323,10 @@ class EtcdCoordinator:
 
 
 def _is_ours(found: EtcdKey | None, mark: str) -> bool:
+    """Return whether the write with this mark is the one that is stored."""
     return found is not None and writer_of(found.value) == mark
 
 
 def _uncertain_error(business: str) -> Unavailable:
+    """Return the error for a change whose answer was lost."""
     return Unavailable(f"business {business} may have been changed: an answer of etcd was lost")

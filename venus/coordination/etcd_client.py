@@ -93,7 +93,7 @@ class EtcdClient:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._login, self._token = login, ""
-        self._files: tuple[int, ...] | None = None  # as they were when they were loaded
+        self._files: tuple[int, ...] | None = None  # modification times when they were loaded
         self._credentials: grpc.ChannelCredentials | None = None
         self._complaint = ""
         self._channels: dict[str, grpc.Channel] = {}
@@ -216,7 +216,7 @@ class EtcdClient:
                 address, left = self._addresses[place], end - time.monotonic()
                 if left <= 0 or self._closed.is_set():
                     raise self._timeout_error(failures)
-                token = ""  # of this call: another thread may replace the shared one meanwhile
+                token = ""  # of this call: another thread may replace the shared one
                 try:
                     token = self._token_for(address, min(left, share_s))
                     answer = self._attempt(address, call, request, kind, min(left, share_s), token, one_of_stream)
@@ -243,6 +243,7 @@ class EtcdClient:
         token: str,
         one_of_stream: bool = False,
     ) -> M:
+        """Make one attempt of a call at one address."""
         channel, path = self._channel(address), f"/etcdserverpb.{call}"
         if not one_of_stream:
             ask = channel.unary_unary(path, type(request).SerializeToString, kind.FromString)
@@ -332,6 +333,7 @@ class EtcdClient:
             )
 
     def _timeout_error(self, failures: dict[str, str]) -> VenusError:
+        """Return the error for a call that no address has answered, with all attempts."""
         if self._closed.is_set():
             return Unavailable("this connection to etcd is closed")
         hint = "is it running? `etcdctl endpoint health` checks it; its addresses are in [cluster] etcd"
@@ -345,6 +347,7 @@ class EtcdClient:
     # -- watching ------------------------------------------------------------------------------------------------
 
     def _watch(self, prefix: str, changed: Callable[[], None]) -> None:
+        """Watch a prefix until the client is closed, at one address after the other."""
         place = self._newest
         while not self._closed.is_set():
             with contextlib.suppress(grpc.RpcError, VenusError):
@@ -357,6 +360,7 @@ class EtcdClient:
             self._closed.wait(WATCH_PAUSE_S)
 
     def _read_watch(self, address: str, prefix: str) -> Iterator[etcd_pb2.WatchResponse]:
+        """Yield the answers to a watch at one address until it breaks."""
         wanted = etcd_pb2.WatchCreateRequest(key=prefix.encode(), range_end=prefix[:-1].encode() + b"0")
         over = threading.Event()
 
@@ -381,6 +385,7 @@ class EtcdClient:
 
 
 def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a call, with the token if there is one."""
     return (*_METADATA, ("token", token)) if token else _METADATA
 
 

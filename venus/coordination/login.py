@@ -19,7 +19,7 @@ NO_SECRET = SecretStr("")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Credentials for etcd. `ca` empty: no TLS. `user` empty: the one that the certificate names, or none."""
+    """Credentials for etcd. `ca` empty: no TLS. `user` empty: the user that the certificate names, or none."""
 
     ca: str = ""
     certificate: str = ""

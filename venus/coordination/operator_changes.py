@@ -103,7 +103,7 @@ def check_broker(broker: str, names: Collection[str]) -> None:
 
 
 def is_drained(known: Leadership, broker: str, living: Collection[LiveBroker]) -> bool:
-    """Whether a broker can be stopped without refused writes, and has no replica that another one could have."""
+    """Whether a broker can be stopped without refused writes, and has no replica that another broker could have."""
     spare = [one for one in living if not one.draining and one.member.broker not in known.replicas]
     if known.leader is not None and known.leader.broker == broker:
         return False
@@ -144,6 +144,7 @@ def pending_requests(known: Leadership, living: Collection[LiveBroker]) -> list[
 
 
 def _in_sync(known: Leadership, living: Collection[LiveBroker]) -> set[str]:
+    """Return the living brokers that are in sync."""
     members: set[Member] = {one.member for one in living}
     return {member.broker for member in known.in_sync & members}
 
@@ -153,6 +154,7 @@ def _find_broker(broker: str, living: Collection[LiveBroker]) -> LiveBroker:
 
 
 def _check_replica(known: Leadership, broker: str) -> None:
+    """Raise ConfigError if a broker has no replica of the business."""
     if broker not in known.replicas:
         raise ConfigError(
             f"broker {broker!r} has no replica of {known.business}{suggest_nearest(broker, list(known.replicas))}",
@@ -161,6 +163,7 @@ def _check_replica(known: Leadership, broker: str) -> None:
 
 
 def _check_target(broker: str, living: Collection[LiveBroker]) -> None:
+    """Raise Refused if a broker cannot get a replica."""
     names = {one.member.broker for one in living}
     if broker not in names:
         raise Refused(

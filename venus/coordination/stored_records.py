@@ -250,11 +250,13 @@ def _non_default(defaults: dict[str, Any], *values: Any) -> dict[str, Any]:
 
 
 def _encode(fields: dict[str, Any], writer: str) -> bytes:
+    """Encode a record as JSON with its format version."""
     marked = fields | ({"writer": writer} if writer else {})
     return json.dumps({"format": FORMAT} | marked, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _decode(key: str, value: bytes, wanted: set[str], more: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Decode a record with the `wanted` fields, and the defaults of `more`. Raises ProtocolError."""
     _check(key, len(value) <= VALUE_BYTES_MAX, f"it has {len(value):,} bytes, at most {VALUE_BYTES_MAX:,} are read")
     try:
         found = json.loads(value)
@@ -273,6 +275,7 @@ def _decode(key: str, value: bytes, wanted: set[str], more: dict[str, Any] | Non
 
 
 def _check(key: str, valid: bool, what: str) -> None:
+    """Raise ProtocolError for a record that is not valid."""
     if not valid:
         raise ProtocolError(
             f"{key} cannot be used: {what}",
@@ -299,6 +302,7 @@ def _decode_loss(key: str, found: object) -> LossWindow:
 
 
 def _is_integer(value: object, low: int, high: int) -> bool:
+    """Return whether a value is an integer within a range; a bool is none."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -332,7 +336,7 @@ def other_broker_error(living: LiveBroker, broker: LiveBroker) -> Refused | None
 
 
 def replaced_error(broker: str) -> Fenced:
-    """Return the error for a process that another one with the same id, address and store has replaced."""
+    """Return the error for a process that was replaced by another process with the same id, address and store."""
     return Fenced(
         f"another process has the id, the address and the data of broker {broker}, and was started after this one",
         hint="one of the two has a copy of the other's data directory: stop it permanently; each broker needs its own",

@@ -81,6 +81,7 @@ class LimiterRecord:
         self._note(brake, business, who, wait_s, now, now)
 
     def _note(self, brake: Limiter, business: str, who: str, wait_s: float, now: float, until: float) -> None:
+        """Add a delay to the entry of a limiter and business."""
         found = self._braked.pop((brake, business), None)
         if found is None:
             found = LimiterUse(brake, business, who, since=now)
@@ -107,7 +108,7 @@ class DeliveryWindow:
     least: int = WINDOW_STEP_BYTES
     size: int = 0
     slow_since: float | None = None
-    _waits_since: float | None = None  # for the oldest outstanding byte, or for the last that came back
+    _waits_since: float | None = None  # since when: for the oldest outstanding byte, or the last returned one
     _outstanding: int = 0
 
     def __post_init__(self) -> None:
@@ -115,7 +116,7 @@ class DeliveryWindow:
 
     @property
     def room(self) -> int:
-        """How many bytes more may be sent. A narrowed window is used by halves, because tiny rests make tiny frames."""
+        """How many bytes more may be sent. A narrowed window is used in halves: tiny remainders make tiny frames."""
         room = max(0, self.size - self._outstanding)
         return room if self.size == self.most or 2 * room >= self.size else 0
 
@@ -208,6 +209,7 @@ class TokenBucket:
         return self.level <= -self.burst
 
     def _fill(self, now: float) -> None:
+        """Add the tokens of the time since the last call."""
         if now > self.at:
             self.level = min(self.burst, self.level + (now - self.at) * self.rate)
             self.at = now
@@ -229,7 +231,7 @@ class LeakyBucket:
         return begin - now
 
 
-#: How long a producer pauses for full data that is behind by as much as is allowed, and while its lane is degraded.
+#: How long a producer pauses when the full data lags as far as is allowed, and while its lane is degraded.
 BEHIND_PAUSE_S = 0.1
 DEGRADED_PAUSE_S = 0.5
 PAUSE_MAX_S = 5.0
@@ -274,6 +276,8 @@ TAKEN = AdmissionVerdict()
 
 @dataclass(slots=True)
 class _Meter:
+    """The token buckets of one business."""
+
     rows: TokenBucket
     bytes: TokenBucket
 
@@ -329,7 +333,7 @@ class Admission:
         return AdmissionVerdict(pause_s=pause_s, refused=refused)
 
     def _spend_tokens(self, business: str, rows: int, nbytes: int, now: float) -> tuple[float, Limiter, bool]:
-        """Spend tokens, unless the business already owes a whole burst: then refuse."""
+        """Spend tokens; refuse if the business already owes a whole burst. Return pause, limiter, whether refused."""
         limits = self.limits
         if not (limits.rows_per_s or limits.bytes_per_s):
             return 0.0, Limiter.ROWS, False
@@ -359,7 +363,7 @@ class Admission:
         return delay_s
 
     def snapshot_wait_s(self, business: str, holder: str, now: float) -> float:
-        """Return after how long to request a new snapshot again; 0 means now."""
+        """Return how long to wait before a new snapshot may be requested again; 0 means not at all."""
         if not self.degradation.is_degraded(Lane.FULL_DATA):
             return 0.0
         self.record.record_delay(Limiter.DEGRADED, business, holder, SLOT_RETRY_S, now)

@@ -1,8 +1,8 @@
 """Handling of a peer that fails: retry rules for loops, and circuit breakers where there is a choice of peers.
 
 Retry rules say which errors the loops of `venus sync` retry. A retry helps where the other side may come back by
-itself: a server is down or starts, or the network is interrupted. It does not help against a wrong configuration, which
-ends the loop with the exit code of any other command. A refused login or a missing database can be either. If the
+itself: a server is down or is starting, or the network is interrupted. It does not help against a wrong configuration,
+which ends the loop with the exit code of any other command. A refused login or a missing database can be either. If the
 process has worked before, an operator is probably changing a password or restoring a backup at this moment, and the
 loop retries.
 
@@ -99,7 +99,7 @@ _NEXT = {
 
 Classes = Sequence[tuple[float, float]]
 
-#: From which latency on a peer is isolated, and for how long; RocketMQ's table, in seconds.
+#: Latencies from which on a peer is isolated, and for how long; RocketMQ's table, in seconds.
 LATENCY_CLASSES: Classes = ((0.55, 2.0), (1.8, 5.0), (3.0, 6.0), (5.0, 10.0), (15.0, 30.0))
 
 
@@ -164,6 +164,7 @@ class Breaker:
             self.state, self._until = Circuit.OPEN, now
 
     def _open(self, reason: str, isolated_s: float, now: float) -> None:
+        """Isolate the peer for some seconds."""
         if self.state is Circuit.CLOSED:
             self.since = now
         self.state, self.reason, self._until = Circuit.OPEN, reason, now + isolated_s

@@ -154,6 +154,7 @@ class Degradation:
         return self.degraded[-1].lane - 1 if self.degraded else Lane.DETAILS
 
     def _degrade(self, mark: Watermark, value: float, now: float) -> str:
+        """Degrade the next lane because of a resource; return the change in words."""
         lane = Lane(self._next)
         reason = (
             f"{mark.named or mark.resource} is at {value:,.0f}{mark.unit}, the limit is {mark.high:,.0f}{mark.unit}"
@@ -164,6 +165,7 @@ class Degradation:
         return f"lane {lane.value} ({lane.label}) is degraded: {reason}"
 
     def _restore(self, now: float, *, calm: bool) -> list[str]:
+        """Restore the last degraded lane if it has been calm for long enough; return the change in words."""
         if not calm or not self.degraded:
             self._calm_since = None
             return []

@@ -14,18 +14,18 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-#: A sender with no more bytes of half messages than this lately is small, and does not wait for large ones.
+#: A sender that has recently sent no more bytes of half messages than this is small, and does not wait for large ones.
 SMALL_BYTES = 64 << 10
-#: Older bytes of a sender count half after each of these seconds.
+#: The counted bytes of a sender are halved after each period of this length.
 HALF_LIFE_S = 1.0
 #: Small commits and large work count as active for this long after the last one.
 SEEN_S = 2.0
-#: Pauses in slices: at the most, large work has a fifth of the time; at the least nothing pauses.
+#: Limits of the share: with the largest, large work gets a fifth of the time; below the least nothing pauses.
 SHARE_LEAST, SHARE_MOST = 0.1, 4.0
-#: Small commits should take at most this many times what 99 of 100 take without large work, which yields at most half
-#: of its time for that. Below this part of the goal nothing pauses.
+#: Small commits should take at most this many times as long as 99 of 100 take without large work. Large work yields at
+#: most half of its time for that. Below this part of the goal nothing pauses.
 TIMES_QUIET, SHARE_FOR_QUIET, GOAL_PART = 2.0, 1.0, 0.2
-#: No slice is larger while small commits are active: they wait for the slice under way.
+#: No slice is larger than this while small commits are active, because they wait for the slice under way.
 BESIDE_BYTES = 256 << 10
 #: The longest pause, however long the slice took.
 REST_S_MAX = 0.25
@@ -38,6 +38,8 @@ _SHRINKS = _GROWS ** (-1 / 99)
 
 @dataclass(slots=True)
 class _Sender:
+    """The recent bytes of a sender, and when they were counted."""
+
     nbytes: float
     at: float
 
@@ -77,21 +79,22 @@ class Precedence:
             self._small_at = next(reversed(self._small.values()), float("-inf"))
 
     def _note_sender(self, business: Hashable, now: float) -> None:
+        """Record that a business counts as a small sender now."""
         self._small.pop(business, None)
         if len(self._small) >= SENDERS_MAX:
             del self._small[next(iter(self._small))]
         self._small[business] = self._small_at = now
 
     def is_small(self, business: Hashable, now: float) -> bool:
-        """Return whether a business has sent little lately."""
+        """Return whether a business has recently sent little."""
         sender = self._senders.get(business)
         return sender is None or _decay(sender, now) <= SMALL_BYTES
 
     def on_answer(self, business: Hashable, took_s: float, now: float, *, asked_at: float) -> None:
         """Adapt to the latency of a small commit; large commits are ignored.
 
-        Whether it was small is judged as of `asked_at`, when it requested its slot: large commits wait for longer than
-        their size counts.
+        Whether it was small is judged as of `asked_at`, when it requested its slot, because a large commit may wait for
+        longer than its bytes count.
         """
         if not self.is_small(business, asked_at):
             return
@@ -112,6 +115,7 @@ class Precedence:
         return self.share > SHARE_LEAST and self._has_small(now)
 
     def _has_small(self, now: float) -> bool:
+        """Return whether small commits are active."""
         return self.goal_s > 0.0 and now - self._small_at < SEEN_S
 
     def rest_s(self, kind: str, took_s: float, now: float) -> float:
@@ -132,4 +136,5 @@ class Precedence:
 
 
 def _decay(sender: _Sender, now: float) -> float:
+    """Return the bytes of a sender that still count."""
     return float(sender.nbytes * 0.5 ** (max(0.0, now - sender.at) / HALF_LIFE_S))

@@ -1,11 +1,11 @@
-"""How much of a queue is kept for readers that are not known, from what is measured (Tensor V-B, formula 1).
+"""How much of a queue is kept for unknown readers, from measurements (Tensor V-B, formula 1).
 
-A reader without a group of its own, which is gone, needs what was written while it is away. The size follows the
-product of the write rate and the mean absence of the readers that returned in the last day, measured every 30 s: it is
-raised at once, and halved each hour since then, between two limits. Known consumers and sets below need none of it:
-their positions keep the queue.
+A reader without a group needs, when it returns, what was written during its absence. The size follows the product of
+the write rate and the mean absence of the readers that returned in the last day, measured every 30 s. It is raised at
+once and then halved each hour, between two limits. Known consumers and sets below need none of it, because their
+positions keep the queue.
 
-The paper raises the size and halves it with `t` in a unit that it does not name. An hour keeps most of what readers
+The paper raises the size and halves it over a time `t`, whose unit it does not name. An hour keeps most of what readers
 need (T7 of bench/FIGURES.md); half a minute would keep almost nothing.
 """
 
@@ -26,7 +26,7 @@ REMEMBERED_MAX = 1000
 class MeasuredRetention:
     """Size of the part of a queue that is kept for unknown readers. Times are monotonic seconds.
 
-    `kept_bytes` is what is kept at the start: a restart does not drop it at once.
+    `kept_bytes` is the size at the start, so that a restart does not drop the kept part at once.
     """
 
     bytes_min: int
@@ -56,7 +56,7 @@ class MeasuredRetention:
             del self._left_at[next(iter(self._left_at))]
 
     def on_return(self, reader: str, now: float) -> None:
-        """Record that a reader is here. Its absence counts, if it was here before."""
+        """Record that a reader has come. Its absence counts if it was here before."""
         if (left_at := self._left_at.pop(reader, None)) is not None:
             self._absences.append((now, now - left_at))
             self._absent_s += now - left_at
@@ -94,4 +94,5 @@ class MeasuredRetention:
             self._absent_s -= self._absences.popleft()[1]
 
     def _limit(self, size: float) -> int:
+        """Return a size within the two limits."""
         return int(min(max(size, self.bytes_min), self.bytes_max))

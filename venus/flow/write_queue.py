@@ -1,11 +1,11 @@
 """Queues in front of the disk: the write window that all businesses share, and the fair queue of the commit thread.
 
-Writes that are handed over and not saved wait in memory. A write that waits too long is refused, so it was received for
-nothing. A bound for each business does not prevent that: 200 of them keep it, and come to 200 times as much together.
-So they share one window. It grows while saved writes had hardly waited, and is cut when they had waited longer than
-`target_s`: additive increase, multiplicative decrease, as in TCP. A business without room waits in line with one piece,
-so each waits for at most one piece of each of the others. Small pieces have a part of their own beside the window, and
-a line of their own: neither kind waits for the other.
+Accepted writes wait in memory until they are saved. A write that waits too long is refused, so receiving it was
+useless. A bound for each business does not prevent that: 200 businesses within the bound add up to 200 times as much.
+So all businesses share one window. It grows while saved writes have hardly waited, and is cut when they have waited
+longer than `target_s`: additive increase, multiplicative decrease, as in TCP. A business without room waits in line
+with one piece, so each waits for at most one piece of each of the others. Small pieces have a part of their own beside
+the window, and a line of their own: neither kind waits for the other.
 
 `FairQueue` takes businesses in turn, and the items of each in order, by deficit round robin: in each round a business
 may take `quantum` units more. An item without cost (a decision, a review, an entry from a leader) at the head of its
@@ -30,7 +30,7 @@ START_BYTES = 4 << 20
 STEP_BYTES = 256 << 10
 #: A cut takes no more than this part away.
 CUT_MAX = 0.5
-#: What small pieces may have beside the window, as a part of it.
+#: Room for small pieces beside the window, as a fraction of the window.
 SMALL_PART = 0.25
 
 
@@ -120,6 +120,7 @@ class WriteQueue:
         return self._grant(self._large) + self._grant(self._small)
 
     def _line(self, turn: WriteSlot) -> _Line:
+        """Return the line for a piece of this size."""
         return self._small if turn.is_small else self._large
 
     def _grant(self, line: _Line) -> list[WriteSlot]:
@@ -138,9 +139,9 @@ class WriteQueue:
 
 
 SHARE = 2.0
-#: Every business may hold this much: one frame on its way to the disk and one behind it.
+#: Every business may hold this much: one frame on its way to the disk and the next one.
 LEAST_BYTES = 2 << 20
-#: How much the shortest time grows with each later one, so that it adapts to a longer line.
+#: Growth of the remembered shortest time with each later one, so that it adapts to a longer line.
 _FORGET = 0.02
 #: Businesses that are kept; beyond that, an idle one is removed.
 BUSINESSES_MAX = 10_000
@@ -148,6 +149,8 @@ BUSINESSES_MAX = 10_000
 
 @dataclass(slots=True)
 class _BusinessMemory:
+    """The bytes that a business holds, its share, and its shortest time from receipt to disk."""
+
     nbytes: int = 0
     allowed: float = float("inf")
     shortest_s: float = float("inf")
@@ -188,6 +191,7 @@ class MemoryShares:
         self.nbytes += nbytes
 
     def _new(self, business: str) -> _BusinessMemory:
+        """Add a business; drop an idle one if there are too many."""
         if len(self._businesses) >= BUSINESSES_MAX:
             idle = next((name for name, held in self._businesses.items() if not held.nbytes), None)
             if idle is not None:
@@ -199,7 +203,7 @@ class MemoryShares:
         """Count bytes saved or refused `waited_s` after they were received; 0 means that the time is not known."""
         found = self._businesses.get(business)
         if found is None:
-            return  # nothing of it was counted
+            return  # none of its bytes were counted
         if waited_s > 0:
             found.shortest_s = min(found.shortest_s * (1 + _FORGET), waited_s)
             goal_s = found.shortest_s + self._target_s
@@ -213,6 +217,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _BusinessLine(Generic[T]):
+    """The waiting items of one key, each with its cost."""
+
     items: deque[tuple[int, T]] = field(default_factory=deque)
     deficit: int = 0
     cost: int = 0  # of all items
@@ -234,7 +240,7 @@ class FairQueue(Generic[T]):
         self._urgent: deque[T] = deque()
         self._sections: deque[_Section[T]] = deque([_Section()])
         self._count = 0
-        self._lately: dict[Hashable, int] = {}  # what each has put, halved each time that all were taken from
+        self._lately: dict[Hashable, int] = {}  # the cost that each key has put, halved regularly
         self._were_alone = False
 
     def __len__(self) -> int:
@@ -266,7 +272,7 @@ class FairQueue(Generic[T]):
         self._count += 1
 
     def put_barrier(self, item: T) -> None:
-        """Put an item behind all waiting items, and all later items behind it."""
+        """Put an item after all waiting items, and all later items after it."""
         barrier: _Section[T] = _Section(closed=True)
         barrier.lines[None] = _BusinessLine(deque([(0, item)]))
         self._sections.append(barrier)
@@ -275,7 +281,7 @@ class FairQueue(Generic[T]):
     def take(self, cost_max: int, count_max: int, *, small: int = 0) -> list[T]:
         """Remove the next items; the last one may exceed `cost_max`.
 
-        Keys that have put no more than `small` lately go alone, unless the last call did so.
+        Keys that have recently put no more than `small` are taken alone, unless the last call did so.
         """
         taken: list[T] = []
         while self._urgent and len(taken) < count_max:
@@ -297,6 +303,7 @@ class FairQueue(Generic[T]):
         return found if len(found) < len(lines) else []
 
     def _take_whole(self, keys: list[Hashable], taken: list[T], count_max: int) -> None:
+        """Move all items of these keys to `taken`, up to `count_max`."""
         lines = self._sections[0].lines
         for key in keys:
             line = lines[key]
@@ -308,6 +315,7 @@ class FairQueue(Generic[T]):
                 del lines[key]
 
     def _take_in_order(self, taken: list[T], cost_max: int, count_max: int) -> None:
+        """Move items to `taken`, section by section, up to the limits."""
         cost = 0
         while len(taken) < count_max and cost < cost_max:
             lines = self._sections[0].lines
@@ -330,6 +338,7 @@ class FairQueue(Generic[T]):
 
     @staticmethod
     def _take_free(lines: OrderedDict[Hashable, _BusinessLine[T]], taken: list[T], count_max: int) -> None:
+        """Move the items without cost at the heads of the lines to `taken`."""
         for key in list(lines):
             items = lines[key].items
             while items and not items[0][0] and len(taken) < count_max:
@@ -340,6 +349,7 @@ class FairQueue(Generic[T]):
     def _take_in_turns(
         self, lines: OrderedDict[Hashable, _BusinessLine[T]], taken: list[T], cost_max: int, count_max: int
     ) -> int:
+        """Move items to `taken` by deficit round robin; return their cost."""
         cost = 0
         while lines and cost < cost_max and len(taken) < count_max:
             key, line = next(iter(lines.items()))

@@ -1,8 +1,8 @@
 """The rules at the border of a broker set: the columns of each table that the sets below get. Pure.
 
-A mirror, its targets and the sets below it get tables as if the source had them so: columns are masked or dropped, and
-an entry of `left_out` says so. Only this set has the plain values and the key. Key columns stay, because deletions and
-the order of rows depend on them.
+A mirror, its targets and the sets below it get tables as if the source had them in this form: columns are masked or
+dropped, and an entry of `left_out` says so. Only this set has the plain values and the key. Key columns stay, because
+deletions and the order of rows depend on them.
 
 A rule applies to a column's number from the first version on in which it has the name, also after the column was
 renamed at the source. From the first version of a table that the rules do not fit, nothing of it is sent.
@@ -34,7 +34,7 @@ class BorderTable:
 
     name: str
     columns: TableColumns
-    #: As the rows are masked, by version.
+    #: The descriptions of the masked rows, by version.
     projected: Mapping[int, TableSchema]
     #: The first version that the rules do not fit; None = they fit every version.
     until: int | None = None
@@ -68,7 +68,7 @@ class Border:
         }
 
     def find_absent(self, schemas: Iterable[TableSchema]) -> list[str]:
-        """Return an alarm for each rule about a table that is not there."""
+        """Return an alarm for each rule about a table that does not exist."""
         known = [schema for schema in schemas if not schema.is_heartbeat]
         tables = {name.casefold() for schema in known for name in (schema.name, schema.qualified_name)} | {"*"}
         return [
@@ -79,12 +79,12 @@ class Border:
         ]
 
     def _named_columns(self, name: str, versions: Seq[TableSchema]) -> set[int]:
-        """Return the columns that have the name of a rule in any version."""
+        """Return the numbers of the columns that have a rule's name in any version."""
         one = replace(self.rules, rules={name: self.rules.rules[name]})
         return set().union(*(one.named_columns(schema) for schema in versions if not schema.is_heartbeat))
 
     def _place_rules(self, versions: Seq[TableSchema]) -> _Placed:
-        """Return the rules by column number, each with its place; of several for one column the first."""
+        """Return the rules by column number, each with its place; if several name a column, the first."""
         found: _Placed = {}
         for name, rule in self.rules.rules.items():
             for number in self._named_columns(name, versions):
@@ -92,6 +92,7 @@ class Border:
         return found
 
     def _unequal_ends(self, newest: Seq[TableSchema], placed: Mapping[int, _Placed]) -> list[tuple[TableSchema, str]]:
+        """Return the tables with a foreign key whose two ends have different rules, with the reason."""
         return [
             (schema, f"foreign key {key.name} refers to {other.qualified_name}, which has other rules at that end")
             for schema in newest
@@ -100,6 +101,7 @@ class Border:
         ]
 
     def _fit_table(self, versions: Seq[TableSchema], placed: _Placed, unequal: str) -> BorderTable:
+        """Fit the placed rules to the versions of one table."""
         rules = {number: rule for number, (_, rule) in placed.items() if rule != ColumnRule()}
         columns = self.rules.add(TableColumns(), rules)
         projected: dict[int, TableSchema] = {}
@@ -146,7 +148,7 @@ class Border:
 
 
 def _argument_mark(schema: ProjectedSchema, name: str) -> str:
-    """Return a digest that distinguishes rules with different arguments, without showing these."""
+    """Return a digest that distinguishes rules with different arguments, without showing the arguments."""
     number = next(c.number for c in schema.source.columns if c.name == name)
     argument = schema.rules.by_number[number].argument
     return f" {hashlib.blake2b(argument.encode(), digest_size=4).hexdigest()}" if argument else ""

@@ -49,6 +49,7 @@ def find_misfit(rule: ColumnRule, column: Column, schema: TableSchema) -> str:
 
 
 def _find_key_problem(rule: ColumnRule, column: Column, schema: TableSchema) -> str:
+    """Return why a key column must not have this rule; empty = it may."""
     in_key = column.name in schema.key
     if rule.mask == "drop":
         return "is in the key of its table, and a key column cannot be dropped" if in_key else ""
@@ -63,6 +64,7 @@ def _find_key_problem(rule: ColumnRule, column: Column, schema: TableSchema) -> 
 
 
 def _unique_place(column: Column, schema: TableSchema) -> str:
+    """Return the unique index or foreign key that a column belongs to, in words; empty = none."""
     for index in schema.indexes:
         if index.unique and column.name in index.columns:
             return f"unique index {index.name}"
@@ -85,6 +87,7 @@ def _find_hmac_problem(kind: LogicalType) -> str:
 
 
 def _find_text_problem(text: str, kind: LogicalType) -> str:
+    """Return why a fixed text does not fit a column; empty = it fits."""
     if not _is_text(kind):
         return "is no text: a fixed text needs a text column; use constant or null"
     if kind.length and len(text) > kind.length:
@@ -147,7 +150,7 @@ _End = tuple[str, ColumnRule] | None
 def find_unequal_ends(
     schema: TableSchema, known: Seq[TableSchema], found: Mapping[int, PlacedRules]
 ) -> Iterator[tuple[ForeignKey, _End, TableSchema, _End]]:
-    """Yield each foreign key whose columns have another mask than those that they refer to, with both rules."""
+    """Yield each foreign key whose columns are masked differently from the columns it refers to, with both rules."""
     tables = {(s.namespace, s.name): s for s in known}
     for key in schema.foreign_keys:
         other = tables.get((key.referred_namespace, key.referred_table))
@@ -163,6 +166,7 @@ def find_unequal_ends(
 
 
 def _rule_of(schema: TableSchema, name: str, found: Mapping[int, PlacedRules]) -> _End:
+    """Return the rule for a column, None if it has none."""
     numbers = [c.number for c in schema.columns if c.name == name]
     return found.get(schema.table_id, {}).get(numbers[0]) if numbers else None
 

@@ -1,4 +1,4 @@
-"""The functions that mask a whole column of canonical text, and the key of those that need one. Pure.
+"""The functions that mask a whole column of canonical text, and the key that some of them need. Pure.
 
 hmac is AES-CMAC of the canonical text, 128 bits: equal values stay equal, so joins keep working, and different values
 stay different. NULL stays NULL, except for a constant.
@@ -92,6 +92,7 @@ def mask_literal(column: Column, rule: ColumnRule) -> str:
 
 
 def _quote(text: str) -> str:
+    """Return a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -123,6 +124,7 @@ def _view_bytes(values: pa.Array) -> tuple[Bytes, Ints]:
 
 
 def _spell_hashes(digests: bytes, kind: Kind) -> pa.Array:
+    """Return hashes as values of a column: bytes, UUIDs, or hexadecimal text."""
     if kind is Kind.BYTES:
         return _fixed_width(digests, HMAC_BYTES)
     digits = digests.hex().encode()
@@ -150,12 +152,13 @@ def _first_of_plain_years(values: pa.Array) -> pa.Array | None:
 
 
 def _fixed_width(data: bytes, width: int) -> pa.Array:
+    """Return values of equal width as an Arrow array."""
     bounds = np.arange(0, len(data) + 1, width, dtype=np.int64)
     return pa.Array.from_buffers(_BYTES, len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
 
 
 def _first_of_year(values: pa.Array, kind: Kind) -> pa.Array:
-    """Return the first moment of each value's year; a value of unknown spelling becomes NULL rather than stay."""
+    """Return the first moment of each value's year; a value of unknown spelling becomes NULL, to stay hidden."""
     if kind is Kind.DATE and (plain := _first_of_plain_years(values)) is not None:
         return plain
     texts = _as_text(values)

@@ -1,7 +1,7 @@
 """AES-CMAC (NIST SP 800-38B) of a whole column, without a call for each value. Pure.
 
 Of each value only its last block depends on its length, so the values are encrypted side by side: their first blocks in
-one call of AES, then the second ones of those that have any. Few values and long ones are hashed one by one.
+one call of AES, then the second blocks of the values that have one. Few values and long ones are hashed one by one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAST_MAX = _TOGETHER_BYTES_MAX // HASH_BYTES
 _BLOCK = np.dtype(f"V{HASH_BYTES}")
 #: The polynomial of GF(2^128).
 _CARRY, _TOP = 0x87, 1 << 127
-#: For each length of a last block: which of its bytes belong to the value, and the bit behind it.
+#: For each length of a last block: which of its bytes belong to the value, and the bit after it.
 _KEPT = np.where(np.arange(HASH_BYTES) < np.arange(HASH_BYTES + 1)[:, None], 255, 0).astype(np.uint8).view(np.uint64)
 _PADDING = (
     np.where(np.arange(HASH_BYTES) == np.arange(HASH_BYTES + 1)[:, None], 128, 0).astype(np.uint8).view(np.uint64)
@@ -61,6 +61,7 @@ def hash_value(key: bytes, value: bytes) -> bytes:
 
 
 def _hash_together(key: bytes, data: Bytes, starts: Ints, sizes: Ints) -> Blocks:
+    """Hash many short values side by side, block by block."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     aes = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # the blocks of CMAC are chained below

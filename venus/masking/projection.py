@@ -1,7 +1,7 @@
 """A table version as a target gets it: the rules of its columns applied to its description. Pure.
 
-`ProjectedSchema` is the description that everything behind the projection sees; `source` is the one that describes the
-rows as the broker has them. Column numbers and the order of columns stay.
+`ProjectedSchema` is the description that everything after the projection uses; `source` describes the rows as the
+broker has them. Column numbers and the order of columns stay.
 """
 
 from __future__ import annotations
@@ -102,10 +102,12 @@ def project_schema(source: TableSchema, columns: TableColumns) -> TableSchema:
 
 
 def _new_name(name: str, rules: dict[str, ColumnRule]) -> str:
+    """Return the name of a column at the target."""
     return (rules[name].rename if name in rules else "") or name
 
 
 def _project_column(column: Column, rule: ColumnRule, source: TableSchema) -> Column:
+    """Return a column as the target gets it."""
     name = rule.rename or column.name
     if not rule.is_masked:
         return replace(column, name=name)
@@ -122,10 +124,13 @@ def _project_column(column: Column, rule: ColumnRule, source: TableSchema) -> Co
 
 
 def _quoted_names(sql: str) -> set[str]:
+    """Return the quoted names in an SQL text."""
     return {t[1:-1].replace('""', '"') for t in _TOKEN.findall(sql) if t.startswith('"')}
 
 
 def _rewrite(sql: str, rules: dict[str, ColumnRule]) -> str:
+    """Rename the quoted columns in an SQL text by the rules."""
+
     def rename(found: re.Match[str]) -> str:
         text = found[0]
         name = text[1:-1].replace('""', '"')

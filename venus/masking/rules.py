@@ -1,8 +1,8 @@
 """The rules of `[targets.NAME.columns]`: which column of which table each of them means. Pure.
 
 A rule masks, drops or renames a column. `RuleSet.resolve` assigns rules to column numbers, which never change: a column
-that is renamed at the source stays masked. What could show plain text, merge rows or break a join is refused there,
-with the place in the configuration.
+that is renamed at the source stays masked. A rule that could show plain text, merge rows or break a join is refused
+there, with the place in the configuration.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class RuleSet:
         elsewhere: Seq[str] | None = (),
         dropped: Mapping[int, Collection[str]] = NONE_DROPPED,
     ) -> dict[int, TableColumns]:
-        """Return the rules like `resolve`; a new table that they do not fit gets the reason. Raises for the others."""
+        """Return the rules like `resolve`; a new table that they do not fit gets the reason, others raise."""
         with suppress(ConfigError):
             return self.resolve([*settled, *new], elsewhere=elsewhere, dropped=dropped)
         fitting, misfits = list(settled), {}
@@ -134,7 +134,7 @@ class RuleSet:
         return self.resolve(fitting, elsewhere=others, dropped=dropped) | misfits
 
     def follow(self, before: TableSchema, columns: TableColumns, after: TableSchema) -> TableColumns:
-        """Return the rules for a later version of a table: columns keep theirs, and new ones get what is configured."""
+        """Return the rules for a later version of a table: columns keep theirs, new ones get the configured ones."""
         if columns.misfit:
             return columns
         old = {c.number for c in before.columns}
@@ -159,6 +159,7 @@ class RuleSet:
         return {c.number for c in schema.columns if any(_names_column(name, schema, c) for name in self.rules)}
 
     def _key_id_for(self, rules: Iterable[ColumnRule]) -> str:
+        """Return the id of the masking key if one of the rules needs it, else ""."""
         return self.key_id if any(rule.mask == HMAC for rule in rules) else ""
 
     def _columns_of(
@@ -226,6 +227,7 @@ def _find_columns(
     elsewhere: Seq[str] | None,
     dropped: Mapping[int, Collection[str]],
 ) -> list[tuple[TableSchema, Column]]:
+    """Return the columns that a rule names. Raises ConfigError if there is none."""
     table, dot, column = name.rpartition(".")
     if not dot or not table or not column:
         raise ConfigError(f'{place}: write "TABLE.COLUMN", or "*.COLUMN" for every table')
@@ -277,12 +279,14 @@ def _find_table(table: str, known: Seq[TableSchema], place: str, elsewhere: Seq[
 
 
 def _names_column(name: str, schema: TableSchema, column: Column) -> bool:
+    """Return whether a rule's name, TABLE.COLUMN, means a column."""
     table, _, wanted = name.rpartition(".")
     names = (_EVERY_TABLE, schema.name.casefold(), schema.qualified_name.casefold())
     return wanted.casefold() == column.name.casefold() and table.casefold() in names
 
 
 def _new_names(schema: TableSchema, rules: Mapping[int, tuple[str, ColumnRule]]) -> tuple[tuple[str, str], ...]:
+    """Return the renamed columns of a table, old and new names."""
     return tuple(
         sorted(
             (c.name, rules[c.number][1].rename)
@@ -295,6 +299,7 @@ def _new_names(schema: TableSchema, rules: Mapping[int, tuple[str, ColumnRule]])
 def _refers_to_renamed(
     schema: TableSchema, known: Seq[TableSchema], found: Mapping[int, Mapping[int, tuple[str, ColumnRule]]]
 ) -> bool:
+    """Return whether a foreign key refers to a table with renamed columns."""
     names = {(key.referred_namespace, key.referred_table) for key in schema.foreign_keys}
     others = [other for other in known if (other.namespace, other.name) in names]
     return any(_new_names(other, found.get(other.table_id, {})) for other in others)

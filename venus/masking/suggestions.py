@@ -1,6 +1,6 @@
 """Suggested rules for columns whose names look personal, for `venus assess --suggest-masks`. Pure.
 
-Only names and types are judged; no value is read. A suggestion that a configuration would be refused for is left out.
+Only names and types are judged; no value is read. A suggestion that would make a configuration invalid is left out.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def suggest_masks(schemas: Iterable[TableSchema]) -> list[str]:
 
 
 def _suggest(column: Column, table: TableSchema) -> ColumnRule | None:
+    """Return the suggested rule for a column, None if it looks harmless."""
     words = _split_words(column.name)
     if column.type.kind in _HARMLESS:
         return None
@@ -66,12 +67,13 @@ def _suggest(column: Column, table: TableSchema) -> ColumnRule | None:
 
 
 def _split_words(name: str) -> set[str]:
-    """Return the words of a name, and each two neighbours as one: first_name and FirstName have firstname."""
+    """Return the words of a name and its joined neighbours: first_name and FirstName both have firstname."""
     words = [word.lower() for word in _WORDS.findall(name)]
     return {*words, *(a + b for a, b in itertools.pairwise(words))}
 
 
 def _linked_columns(tables: Seq[TableSchema]) -> Iterator[tuple[tuple[int, str], tuple[int, str]]]:
+    """Yield the pairs of columns that foreign keys link."""
     by_name = {(t.namespace, t.name): t for t in tables}
     for table in tables:
         for key in table.foreign_keys:
@@ -98,4 +100,5 @@ def _accepted_rules(rules: dict[str, ColumnRule], tables: Seq[TableSchema]) -> d
 
 
 def _spell(rule: ColumnRule) -> str:
+    """Return a rule as a value in TOML."""
     return f'{{ text = "{rule.argument}" }}' if rule.mask == TEXT else f'"{rule.mask}"'

@@ -41,7 +41,7 @@ class ColumnRule:
 
 
 def parse_rule(value: object) -> ColumnRule:
-    """Return the rule that a value of the configuration writes. Raises ValueError."""
+    """Parse a rule from a value of the configuration. Raises ValueError."""
     if isinstance(value, str):
         if value not in WORDS:
             raise ValueError(f"is no rule{suggest_nearest(value, WORDS)}: {_SYNTAX}")

@@ -1,9 +1,10 @@
 """Directory of broker sets for clients (Minos 3.4.1), and the rule for moving back to the nearest. Pure.
 
-A set reports itself and the sets below it to the sets above. So each set knows those below it, the home knows all, and
-every set gets what the set above it knows. Producers use the home, then the other core sets; consumers use access sets,
-then those nearer to the home. The nearest comes first by configuration, then the one with less load and lag. A client
-that loses its set moves to the next one, and back once a nearer one has been healthy for a minute without a break.
+A set reports itself and the sets below it to the sets above. So each set knows the sets below it, the home knows all
+sets, and every set receives what the set above it knows. Producers use the home, then the other core sets; consumers
+use access sets, then those nearer to the home. They are ordered by the configured nearness, then by load and lag. A
+client that loses its set moves to the next one, and back once a nearer one has been healthy for a minute without a
+break.
 
 A set below is believed only about itself and the sets below it, and never that it is a home. The
 first set of a name keeps the name until it has been silent.
@@ -84,7 +85,7 @@ class ReportedSet:
 
 @dataclass(frozen=True, slots=True)
 class RankedSet:
-    """A set for a client. Sets of equal rank are equally near."""
+    """A set with its rank for a client. Sets of equal rank are equally near."""
 
     set: ReportedSet
     rank: int
@@ -99,7 +100,7 @@ class _Entry:
 
     @property
     def is_hearsay(self) -> bool:
-        """Whether a set below reported another one."""
+        """Whether a set below has reported it, not the set itself."""
         return self.source not in ("", self.set.name)
 
 
@@ -108,7 +109,7 @@ class SetDirectory:
     """The sets that a broker knows. `near` lists sets by the site of a client, the nearest first."""
 
     near: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: The nearness as configured at the set above, which counts without an own one.
+    #: The nearness configured at the set above, which applies if none is configured here.
     near_above: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _own: ReportedSet | None = None
     #: The sets that have replaced the own one as the home, by business.
@@ -142,7 +143,7 @@ class SetDirectory:
             self._add(one, "", now)
 
     def known_sets(self, now: float) -> tuple[ReportedSet, ...]:
-        """Return every set that was heard of lately, this one first."""
+        """Return every set with a recent report, this one first."""
         self._forget(now)
         return tuple(one for one in (self._own, *(entry.set for entry in self._entries.values())) if one is not None)
 
@@ -207,7 +208,7 @@ class SetDirectory:
         return holder is not own and holder.set_id == one.set_id
 
     def _has_room(self, name: str, source: str, now: float) -> bool:
-        """Return whether one more set may be known; those that one set reports are at most half of all."""
+        """Return whether one more set may be known; the sets that one set reports are at most half of all."""
         self._forget(now)
         of_source = sum(entry.source == source for entry in self._entries.values()) if source else 0
         if len(self._entries) < SETS_MAX and of_source < SETS_MAX // 2:
@@ -216,7 +217,7 @@ class SetDirectory:
         return False
 
     def _own_addresses(self, one: ReportedSet, source: str, now: float) -> tuple[str, ...]:
-        """Return the addresses of a set that belong to no other one; hearsay takes none from the set itself."""
+        """Return the addresses of a set that belong to no other one; other sets' reports take none from it."""
         heard = [entry for entry in self._entries.values() if not (entry.is_hearsay and source == one.name)]
         others = [entry.set for entry in heard if now - entry.set.heard_at <= SILENT_S]
         owners = [other for other in (self._own, *others) if other is not None and other.name != one.name]
@@ -229,10 +230,12 @@ class SetDirectory:
         return tuple(address for address in one.addresses if address not in taken)
 
     def _record_problem(self, text: str, now: float) -> None:
+        """Record a contradiction with its time."""
         if text in self._problems or len(self._problems) < PROBLEMS_MAX:
             self._problems[text] = now
 
     def _forget(self, now: float) -> None:
+        """Remove the sets that have been silent for too long."""
         self._entries = {name: one for name, one in self._entries.items() if now - one.set.heard_at <= GONE_S}
 
 
@@ -246,12 +249,13 @@ def _group_of(one: ReportedSet, role: ClientRole, business: str) -> int | None:
 
 
 def _is_newer(one: ReportedSet, source: str, known: _Entry, now: float) -> bool:
-    """Return whether a description replaces the known one: it is as new, and from there or from the set itself."""
+    """Return whether a description replaces the known one: it is as new, and from the same source or the set itself."""
     may_speak = source in (known.source, one.name) or now - known.set.heard_at > SILENT_S
     return may_speak and one.heard_at >= known.set.heard_at
 
 
 def _describe_namesakes(one: ReportedSet, other: ReportedSet) -> str:
+    """Return the sentence that two sets have the same name."""
     places = " and at ".join(
         ", ".join(each.addresses[:ADDRESSES_SHOWN_MAX]) or "an unknown address" for each in (other, one)
     )
@@ -276,14 +280,14 @@ class Preference(Generic[NameT]):
         return self.choices[self._in_use]
 
     def replace(self, choices: Sequence[NameT], in_use: NameT) -> None:
-        """Replace the choices. `in_use` is the new one that is in use now."""
+        """Replace the choices. `in_use` is the choice among them that is in use now."""
         assert in_use in choices, "it is one of them"
         self.choices, self._in_use = tuple(choices), choices.index(in_use)
         self._healthy = {one: times for one, times in self._healthy.items() if one in choices}
         self._looked = {one: at for one, at in self._looked.items() if one in choices}
 
     def in_order(self) -> tuple[NameT, ...]:
-        """Return every choice once: the one in use, those behind it, then the nearer ones that were lost."""
+        """Return every choice once: the one in use, then the farther ones, then the nearer ones that were lost."""
         return self.choices[self._in_use :] + self.choices[: self._in_use]
 
     def record_failure(self, choice: NameT) -> None:
@@ -295,7 +299,7 @@ class Preference(Generic[NameT]):
     def record_success(self, choice: NameT) -> None:
         """Record that a choice has served a request: it is now in use.
 
-        So a nearer one that served because all others failed is in use at once.
+        So a nearer choice that served because all others failed is in use at once.
         """
         self._in_use = self.choices.index(choice)
         self._healthy.pop(choice, None)

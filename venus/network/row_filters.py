@@ -29,7 +29,7 @@ from venus.predicates.syntax import PredicateRefused, parse, to_sql
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
-    """Filter for the rows of all tables of a name. `tables`: id and newest version of each at the cut."""
+    """Filter for the rows of all tables with one name. `tables`: id and newest version of each at the cut."""
 
     table: str
     predicate: str
@@ -104,7 +104,7 @@ def fit_filters(filters: Seq[RowFilter], schemas: Iterable[TableSchema]) -> dict
 
 
 def first_fitting_version(one: FittedFilter, versions: Mapping[int, TableSchema]) -> int:
-    """Return the first version of a table from which the predicate fits all, up to the first one that it applies to."""
+    """Return the earliest version from which the predicate fits every version up to the first filtered one."""
     begin = min(one.predicates)
     found, now = begin, one.predicates[begin]
     for version in sorted((v for v in versions if v < begin), reverse=True):
@@ -128,10 +128,12 @@ def _versions(schemas: Iterable[TableSchema]) -> dict[int, list[TableSchema]]:
 
 
 def _has_name(one: RowFilter, versions: Iterable[TableSchema]) -> bool:
+    """Return whether a table has a filter's name in any of these versions."""
     return any(is_labelled((one.table,), s.namespace, s.name) for s in versions)
 
 
 def _fit(one: RowFilter, versions: Seq[TableSchema], first: int | None) -> FittedFilter:
+    """Fit a filter to a table; `first` is the version at the cut, None = the table came later."""
     born = next((s.version for s in versions if _has_name(one, [s])), versions[0].version)
     late = first is None and born != versions[0].version
     begin = born if first is None else first
@@ -276,6 +278,7 @@ class _Span:
 
 
 def _find_span(level: Seq[RowFilter], one: FittedFilter, versions: dict[int, TableSchema]) -> _Span:
+    """Return the versions to which one set's filter of a table applies."""
     if not one.predicates and one.until:
         return _Span(text=one.text, first=min(versions), end=one.until, whole=True)
     if not one.predicates:

@@ -2,7 +2,7 @@
 
 The paper compares load rates alone. They are old when they are used, so every placement between two reports would go
 to the broker that was idle at the last one. Here the number of businesses decides, which all brokers read in the same
-records; a load that is far above the others' comes before it.
+records. A load far above the others' takes precedence over it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import xxhash
 #: Above this a resource is critical, and a broker's load rate is raised (rho and gamma of the paper).
 CRITICAL = 0.8
 BACK_OFF = 2.0
-#: A resource counts as critical only if another broker has this much more of it.
+#: A resource counts as critical only if another broker uses this much less of it.
 ROOM = 0.1
 #: A broker with a load rate above this multiple of the mean gets nothing new ...
 ABOVE_MEAN = 1.25

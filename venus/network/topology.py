@@ -3,8 +3,8 @@
 A set's level is its distance from the source: core sets have level 0, a set of level S pulls from sets of level S - 1.
 A topology is built from one broker's configuration, from the status of brokers, or from both.
 
-The drawing has every set below its upstream, with offsets and lag of each hop. Its lines fit into a width; long ones
-are wrapped behind the same branches.
+The drawing has every set below its upstream, with offsets and lag of each hop. Its lines fit into a width; long lines
+are wrapped below the same branches.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ def merge_reports(reported: Iterable[BrokerSet]) -> tuple[Topology, list[str]]:
 
 
 def _contradictions(one: BrokerSet, other: BrokerSet) -> Iterator[str]:
+    """Yield the differences between two descriptions of one set."""
     for what in ("tier", "level", "site", "labels", "where"):
         mine, theirs = getattr(one, what), getattr(other, what)
         if mine != theirs:
@@ -126,10 +127,12 @@ def _contradictions(one: BrokerSet, other: BrokerSet) -> Iterator[str]:
 
 
 def _addresses_of(one: BrokerSet) -> str:
+    """Return the addresses of a set as text."""
     return ", ".join(one.addresses) or "one"
 
 
 def _format(value: object) -> str:
+    """Return a value of a set as text; "none" if it is empty."""
     if isinstance(value, tuple | frozenset):
         return ", ".join(sorted(str(part) for part in value)) or "none"
     return str(value) if value != "" else "none"
@@ -272,7 +275,7 @@ class Hop:
     hop_s: float | None = None  # from the commit at the home until it was visible here
     home_mean_s: float = 0.0  # its mean and variance over the last minutes
     home_variance: float = 0.0
-    mean_s: float = 0.0  # the same of this hop alone
+    mean_s: float = 0.0  # mean and deviation of this hop alone
     deviation_s: float = 0.0
     state: str = ""  # of the mirror; empty = this is the home, or unknown
     reason: str = ""
@@ -284,7 +287,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetView:
-    """Status of a set. `asked` is false for one that only the upstream set has reported."""
+    """Status of a set. `asked` is false if only the upstream set has reported it."""
 
     set: BrokerSet
     asked: bool = True
@@ -312,7 +315,7 @@ class TopologyView:
     problems: tuple[str, ...] = ()
 
     def below(self, name: str) -> list[SetView]:
-        """Return the sets whose upstream is `name`; for "" those without a known upstream."""
+        """Return the sets whose upstream is `name`; for "" the sets without a known upstream."""
         names = {one.set.name for one in self.sets}
         found = [one for one in self.sets if (one.pulls_from if one.pulls_from in names else "") == name]
         return sorted(found, key=lambda one: (one.set.level, one.set.name))
@@ -339,7 +342,7 @@ class TopologyView:
 def measure_hops(sets: Iterable[SetView]) -> tuple[SetView, ...]:
     """Return the sets with mean and deviation of the delivery time of each hop alone.
 
-    They follow from the times since the home at both ends: a hop takes as long as the one before it took or not.
+    They follow from the times since the home at both ends, because the times of two hops are independent.
     """
     found = tuple(sets)
     at_home = {(one.set.name, hop.business): hop for one in found for hop in one.businesses}
@@ -367,6 +370,7 @@ def draw(view: TopologyView, width: int) -> list[str]:
 
 
 def _branch(view: TopologyView, one: SetView, first: str, rest: str, width: int, seen: set[str]) -> Iterator[str]:
+    """Yield the lines of a set and of the sets below it."""
     if one.set.name in seen:
         return
     seen.add(one.set.name)
@@ -383,6 +387,7 @@ def _branch(view: TopologyView, one: SetView, first: str, rest: str, width: int,
 
 
 def _title(one: SetView) -> str:
+    """Return the line of a set."""
     parts = [one.set.tier.value, f"level {one.set.level}"] if one.asked else ["not asked"]
     if one.set.site and one.set.site != one.set.name:
         parts.append(one.set.site)
@@ -397,6 +402,7 @@ def _title(one: SetView) -> str:
 
 
 def _align(hops: Sequence[Hop]) -> Iterator[str]:
+    """Yield the lines of a set's businesses in aligned columns."""
     names = max((len(hop.business) for hop in hops), default=0)
     offsets = max((len(f"{hop.offset:,}") for hop in hops), default=0)
     for hop in hops:
@@ -433,6 +439,7 @@ def _format_seconds(seconds: float) -> str:
 
 
 def _wrap(text: str, first: str, rest: str, width: int) -> list[str]:
+    """Wrap a text into lines of a width, with a prefix for the first and for the other lines."""
     room = max(12, width - max(len(first), len(rest)))
     cut = textwrap.wrap(text, room, break_on_hyphens=False) or [""] if len(first) + len(text) > width else [text]
     return [(first if number == 0 else rest) + line for number, line in enumerate(cut)]

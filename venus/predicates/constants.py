@@ -57,7 +57,7 @@ _SORTS = {
     Kind.TIMESTAMPTZ: PredicateSort.MOMENT_TZ,
     Kind.UUID: PredicateSort.UUID,
 }
-#: They have no order, or none that two databases share.
+#: Sorts without an order, or without one that two databases share.
 UNORDERED = (PredicateSort.BOOL, PredicateSort.LABEL)
 _FORMS = {
     PredicateSort.NUMBER: (ConstantForm.NUMBER, "a number, like 100"),
@@ -69,7 +69,7 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A constant of a column: `key` is what is compared, `sql` how it is written."""
+    """A constant of a column: `key` is its form for comparisons, `sql` its form in SQL."""
 
     key: Any
     sql: str
@@ -113,6 +113,7 @@ def value_of(constant: Constant, schema: TableSchema, column: Column, sort: Pred
 
 
 def _key(constant: Constant, text: str, schema: TableSchema, column: Column, sort: PredicateSort) -> str:
+    """Return the text by which a constant is compared. Raises PredicateRefused."""
     match sort:
         case PredicateSort.TEXT | PredicateSort.PADDED:
             if not text and schema.source_dialect in _WITHOUT_EMPTY_TEXT:
@@ -131,6 +132,7 @@ def _key(constant: Constant, text: str, schema: TableSchema, column: Column, sor
 
 
 def _refusal(constant: Constant, what: str) -> PredicateRefused:
+    """Return the error for a constant, with its place in the text."""
     return PredicateRefused(f"character {constant.at}: {what}")
 
 
@@ -151,6 +153,7 @@ def _float(constant: Constant) -> float:
 
 
 def _label(constant: Constant, text: str, schema: TableSchema, column: Column) -> str:
+    """Return a label of an enum. Raises PredicateRefused for a text that is none."""
     found = own_type(schema, column)
     assert found is not None
     if text not in found.labels:
@@ -166,6 +169,7 @@ def _time(constant: Constant, text: str) -> str:
 
 
 def _moment(constant: Constant, text: str, sort: PredicateSort) -> str:
+    """Return the normal form of a date or moment. Raises PredicateRefused."""
     found = _MOMENT.fullmatch(text)
     if found is None:
         raise _refusal(constant, f"{text!r} is not a date of the years 0001 to 9999, like '2026-01-31'")

@@ -60,7 +60,7 @@ class Values:
             return None
 
     def plain(self, sort: PredicateSort | None) -> pa.Array:
-        """Return the others as bytes in the order of their sort."""
+        """Return the values that are not NULL, in the form in which their sort orders them as bytes."""
         found = self._plain.get(sort)
         if found is None:
             found = self._plain[sort] = _AS_BYTES.get(sort, _as_is)(self.there)
@@ -96,7 +96,7 @@ def evaluate_range(wanted: Range, values: pa.Array | Values) -> Bools:
 
 
 def _match_numbers(wanted: Range, values: Values) -> Bools:
-    """Compare as machine numbers first: rounding keeps the order, so only what is equal to a bound may deceive."""
+    """Compare as machine numbers first: rounding keeps the order, so only values equal to a bound need more."""
     rounded = values.numbers
     if rounded is None:
         return _match_exactly(wanted, values.there, _decimal)
@@ -113,6 +113,7 @@ def _match_floats(wanted: Range, values: Values) -> Bools:
 
 
 def _machine_numbers(values: pa.Array) -> npt.NDArray[np.float64]:
+    """Return texts of numbers as floats, rounded."""
     found: npt.NDArray[np.float64] = pc.cast(pc.cast(values, pa.large_string()), pa.float64()).to_numpy(
         zero_copy_only=False
     )
@@ -137,6 +138,7 @@ def _compare(wanted: Range, numbers: npt.NDArray[np.float64]) -> Bools:
 
 
 def _constants(wanted: Range) -> list[Value]:
+    """Return all constants of a range."""
     return [b.value for b in (wanted.low, wanted.high) if b is not None] + list(wanted.values or ())
 
 
@@ -172,6 +174,7 @@ def _match_bytes(wanted: Range, values: Values) -> Bools:
 
 
 def _compare_ordered(wanted: Range, plain: pa.Array) -> Bools:
+    """Return which values are in a range, compared as bytes."""
     if wanted.values is not None:
         return _bools(pc.is_in(plain, value_set=pa.array([v.key for v in wanted.values], pa.large_binary())))
     found: Bools = np.ones(len(plain), dtype=np.bool_)
@@ -183,6 +186,7 @@ def _compare_ordered(wanted: Range, plain: pa.Array) -> Bools:
 
 
 def _as_is(values: pa.Array) -> pa.Array:
+    """Return the bytes of texts unchanged."""
     return pc.cast(values, pa.large_binary())
 
 
@@ -191,6 +195,7 @@ def _pad_years(values: pa.Array) -> pa.Array:
 
 
 def _times(values: pa.Array) -> pa.Array:
+    """Return times as bytes without needless zeros."""
     return _as_is(_strip_zeros(pc.cast(values, pa.large_string())))
 
 
@@ -234,7 +239,7 @@ def _strip_zeros(texts: pa.Array) -> pa.Array:
 
 
 def _with_years(wanted: Range) -> Range:
-    """Return the range with its constants as `_year_and_rest` has values."""
+    """Return the range with its constants in the form of `_year_and_rest`."""
 
     def shift(bound: Bound | None) -> Bound | None:
         return bound and replace(bound, value=replace(bound.value, key=_year_and_rest(bound.value.key.decode())))
@@ -249,7 +254,7 @@ def _year_and_rest(text: str) -> tuple[float, str]:
         return float(text), ""
     found = _ODD.fullmatch(text)
     if found is None:
-        return float("inf"), text  # no date of any database: behind all of them, and not equal to one
+        return float("inf"), text  # no date of any database: after all of them, and equal to none
     rest = found["rest"].rstrip("0").rstrip(".") if "." in found["rest"] else found["rest"]
     return (-int(found["year"]) if found["bc"] else int(found["year"])), rest
 
@@ -310,7 +315,7 @@ def _moment_numbers(texts: pa.Array, sort: PredicateSort) -> npt.NDArray[np.floa
 
 
 def _match_exactly(wanted: Range, values: pa.Array, key: Callable[[str], Any]) -> Bools:
-    """Compare each text that there is, once."""
+    """Compare each distinct text once."""
     coded = pc.cast(values, pa.large_string()).dictionary_encode()
     verdicts = np.fromiter((wanted.holds(key(t)) for t in coded.dictionary.to_pylist()), dtype=np.bool_)
     found: Bools = verdicts[coded.indices.to_numpy(zero_copy_only=False)]

@@ -15,7 +15,7 @@ from venus.predicates.constants import UNORDERED, PredicateSort, Value, sort_of,
 from venus.predicates.syntax import PredicateRefused, Term, parse, quote_column
 from venus.text.formatting import suggest_nearest
 
-#: So many characters of a predicate cost what a value costs.
+#: This many characters of a predicate cost as much as one value.
 CHARS_OF_VALUE = 256
 
 
@@ -102,6 +102,7 @@ def compile_predicate(text: str, schema: TableSchema) -> Predicate:
 
 
 def _column(term: Term, schema: TableSchema) -> Column:
+    """Return the column that a term names. Raises PredicateRefused."""
     by_name = {c.name: c for c in schema.columns}
     if term.column in by_name:
         return by_name[term.column]
@@ -156,12 +157,14 @@ def intersect(one: Range, other: Range) -> Range | None:
 
 
 def _restrict_to_values(known: Range, values: Iterable[Value]) -> Range | None:
+    """Return the range limited to some values; None = none is left."""
     distinct = {value.key: value for value in values}
     kept = tuple(distinct[key] for key in sorted(distinct) if known.holds(key))
     return replace(known, low=None, high=None, values=kept) if kept else None
 
 
 def _restrict_by_bound(known: Range, sign: str, value: Value) -> Range | None:
+    """Return the range limited by one more bound; None = nothing is left."""
     bound = Bound(value, inclusive=sign.endswith("="))
     if known.values is not None:
         low, high = (bound, None) if sign[0] == ">" else (None, bound)
@@ -176,7 +179,7 @@ def _restrict_by_bound(known: Range, sign: str, value: Value) -> Range | None:
 
 
 def _normalise(found: Range) -> Range | None:
-    """Return a range with two ends as a value where they meet, None where they have passed each other."""
+    """Return a range in normal form: ends that meet become one value; None = the range is empty."""
     low, high = found.low, found.high
     if low is None or high is None or low.value.key < high.value.key:
         return found
@@ -198,9 +201,9 @@ def is_same(one: str, other: str, schemas: Seq[TableSchema]) -> bool:
 
 
 def differing_column(before: Predicate | None, after: Predicate | None) -> str:
-    """Return a column that both name and that is not the same one; empty = none is.
+    """Return a column that both name but that differs between them; empty = there is none.
 
-    Both are of one text, by two versions of a table.
+    Both are compiled from one text, for two versions of a table.
     """
     known = {r.column.name: r.column.number for r in before.ranges} if before else {}
     named = [r.column for r in after.ranges] if after else []
@@ -214,6 +217,7 @@ def contains(wide: Predicate, narrow: Predicate) -> bool:
 
 
 def _is_within(wide: Range, narrow: Range) -> bool:
+    """Return whether a range is inside another one."""
     if wide.null or narrow.null:
         return wide.null and narrow.null
     if wide.values is None and wide.low is None and wide.high is None:
@@ -224,6 +228,7 @@ def _is_within(wide: Range, narrow: Range) -> bool:
 
 
 def _is_above(wide: Bound | None, narrow: Bound | None) -> bool:
+    """Return whether the lower bound `narrow` is at or above the lower bound `wide`."""
     if wide is None or narrow is None:
         return wide is None
     same = narrow.value.key == wide.value.key and (wide.inclusive or not narrow.inclusive)

@@ -131,7 +131,7 @@ _POSSIBLE = "allowed: =, <, <=, >, >=, BETWEEN, IN (...), IS NULL and IS NOT NUL
 _COMPARISONS = ("=", "<", "<=", ">", ">=")
 _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NO_COLUMN = frozenset({"and", "between", "false", "in", "is", "like", "not", "null", "or", "true"})
-#: A type's name in front of a text makes it a constant; what the column is decides how it is read.
+#: A type's name before a text makes it a constant; the column's type decides how it is read.
 _TYPED = frozenset({"date", "time", "timestamp", "timestamptz"})
 
 
@@ -163,11 +163,13 @@ class _Parser:
         return word
 
     def _accept(self, key: str) -> bool:
+        """Consume the next word if it is this one; return whether it was."""
         taken = self._word.key == key
         self._next += taken
         return taken
 
     def _refusal(self, word: Word, what: str, *, hint: str = _POSSIBLE) -> PredicateRefused:
+        """Return the error at a word, with its place in the text."""
         return PredicateRefused(f"character {word.at}: {what}", hint=hint)
 
     def end(self) -> None:
@@ -185,6 +187,7 @@ class _Parser:
         return tuple(terms)
 
     def _item(self) -> tuple[Term, ...]:
+        """Parse a term, or a conjunction in parentheses."""
         if self._word.key != "(":
             return self._term()
         opened = self._take()
@@ -196,6 +199,7 @@ class _Parser:
         return terms
 
     def _term(self) -> tuple[Term, ...]:
+        """Parse one term; BETWEEN becomes two terms."""
         word = self._word
         if word.key == "not":
             raise self._refusal(word, "NOT turns a range into something that is not a range")
@@ -218,6 +222,7 @@ class _Parser:
         raise self._refuse_sign(column, sign)
 
     def _null(self, column: Word) -> Term:
+        """Parse the rest of IS NULL or IS NOT NULL."""
         sign = "not null" if self._accept("not") else "null"
         if not self._accept("null"):
             raise self._refusal(self._word, "IS can be followed by NULL or NOT NULL only")
@@ -237,6 +242,7 @@ class _Parser:
         return self._refusal(sign, f"{sign.text!r} is not a comparison of a column with a constant")
 
     def _reversed_term(self) -> Term:
+        """Parse a term that begins with its constant."""
         constant = self._constant()
         sign = self._take()
         if sign.key not in _COMPARISONS:
@@ -286,6 +292,7 @@ class _Parser:
         return constant
 
     def _no_constant(self, word: Word) -> PredicateRefused:
+        """Return the error for a word where a constant was expected."""
         if word.sort == "end":
             return self._refusal(word, "the text ends where a constant was expected")
         if word.sort in ("word", "quoted"):
@@ -296,6 +303,7 @@ class _Parser:
 
 
 def _constant_of(word: Word) -> Constant:
+    """Return the constant that a word spells. Raises PredicateRefused."""
     if word.sort == "number":
         return Constant(ConstantForm.NUMBER, _number(word), word.at)
     if word.sort == "text":
@@ -323,4 +331,5 @@ def _number(word: Word) -> Decimal:
 
 
 def _or_hint() -> str:
+    """Return the hint for a predicate with OR."""
     return "values of one column can be listed: column IN (a, b); " + _POSSIBLE

@@ -1,8 +1,8 @@
 """Runners of independent tasks: the interface between work and its scheduler.
 
-A full load is a list of key ranges, a comparison is a list of slices. Both are a function and its tasks; a runner
-calls the function for each task. `LocalRunner` is a pool of processes; `venus.spark.runner.SparkRunner` has the same
-interface and uses Spark's executors. Runners and work do not know each other.
+A full load is a list of key ranges, a comparison is a list of slices. Both consist of a function and its tasks; a
+runner calls the function for each task. `LocalRunner` is a pool of processes; `venus.spark.runner.SparkRunner` has the
+same interface and uses Spark's executors. Runners and work do not know each other.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Runner(Protocol):
         """Yield the results as they arrive, in any order: each result identifies its task.
 
         A task may run again after its worker was lost, even twice at once, so the function must be idempotent.
-        Function, tasks and results are picklable, the function by its name. Raises the VenusError of a task that
-        fails; no further tasks are started then. Raises WorkerLost if workers keep dying.
+        Function, tasks and results are picklable, the function by its name. Raises the VenusError of a failed task, and
+        then starts no further tasks. Raises WorkerLost if workers keep dying.
         """
         ...
 
@@ -81,7 +81,7 @@ class LocalRunner:
 
 
 def _start_worker() -> None:
-    """Prepare a worker before its imports. It ends with its parent: if that is killed, no call and no end arrives."""
+    """Prepare a worker before its imports: it must end with its parent, which cannot stop it after a kill."""
     keep_freed_memory()
     delay_collection()
     threading.Thread(target=_end_with_parent, name="venus-parent", daemon=True).start()
@@ -95,13 +95,13 @@ def _end_with_parent() -> None:
 
 
 def _call(function: Callable[[T], R], task: T) -> R:
-    """Call a function in a worker, whose imports are done."""
+    """Call a function in a worker, after all imports."""
     freeze_objects()
     return function(task)
 
 
 def _collect_ended(pool: ProcessPoolExecutor, running: dict[Future[R], int], left: dict[int, T]) -> Iterator[R]:
-    """Yield results and remove their tasks from `left`; start no more once a task fails or the caller stops."""
+    """Yield results and remove their tasks from `left`; once a task fails or the caller stops, start no more tasks."""
     pending = set(running)
     try:
         while pending:

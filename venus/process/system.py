@@ -1,8 +1,8 @@
 """Facts and settings of the operating system for a process: clock, open files, signals, user's folders and memory.
 
-A start makes 150,000 to 180,000 objects that are never freed. Python's garbage collector scans them repeatedly as they
-are made, which takes a fifth of every start, and each full collection scans them once more while it holds the
-interpreter's lock. So the objects of a start are frozen. glibc's heaps are shared by the threads.
+At its start, a process creates 150,000 to 180,000 objects that are never freed. Python's garbage collector scans them
+repeatedly during the start, which takes a fifth of its time, and each later full collection scans them again while it
+holds the interpreter's lock. So these objects are frozen. glibc's heaps are shared by the threads.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-#: Absent outside Linux, where monotonic time advances during a suspend, or there is no better clock.
+#: Absent outside Linux, where monotonic time advances during a suspend, or where no better clock exists.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
-#: More objects than a start makes: the first collection is due after it.
+#: More objects than a start creates, so that the first collection is due after it.
 START_OBJECTS = 200_000
 
 _USUAL = gc.get_threshold()
-#: Set once this process is one of VENUS's own. Any other program that uses VENUS as a library owns its collector.
+#: Whether this is a process of VENUS's own. A program that uses VENUS as a library controls the collector itself.
 _is_own_process = False
 
 
@@ -31,8 +31,8 @@ def steady_clock_s() -> float:
     """Return the seconds since a moment in the past, by a clock that cannot be set and that counts while suspended.
 
     On Linux `time.monotonic` stands still while the machine is suspended. A lease measured by it would seem valid on a
-    broker that slept for an hour, although others have elected a new leader meanwhile. `time.monotonic` is right for
-    pauses, retries and whatever counts only while a process runs.
+    broker that slept for an hour, although others have elected a new leader in the meantime. `time.monotonic` is right
+    for pauses, retries and all else that counts only while a process runs.
     """
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
@@ -49,7 +49,7 @@ def raise_descriptor_limit() -> None:
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that end a process in order: SIGTERM, SIGINT, and SIGHUP unless nohup ignores it.
+    """Return the signals that end a process cleanly: SIGTERM, SIGINT, and SIGHUP unless nohup ignores it.
 
     A closed terminal sends SIGHUP.
     """
@@ -57,7 +57,7 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     return always if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*always, signal.SIGHUP)
 
 
-#: The home of a user that has none, as container runtimes set it.
+#: The home that container runtimes set for a user without one.
 ROOT = Path("/")
 
 
@@ -85,7 +85,7 @@ def _home() -> Path:
 
 
 def delay_collection() -> None:
-    """Delay the first collection until the start is over; from then on the collector works as usual.
+    """Delay the first collection until the start is over; after that the collector works as usual.
 
     Only for a process of VENUS's own.
     """
@@ -96,10 +96,10 @@ def delay_collection() -> None:
 
 
 def freeze_objects() -> None:
-    """Exclude all present objects from collection permanently, and collect as usual from now on.
+    """Exclude all present objects from collection permanently, and collect as usual afterwards.
 
-    For processes that keep running: a failed call leaves garbage that holds its frame, so it must not wait for long.
-    In a process of another program nothing is frozen: its garbage would never be collected.
+    For processes that keep running. They need frequent collections, because a failed call leaves garbage that holds its
+    frame. In the process of another program nothing is frozen, because its garbage would never be collected.
     """
     if _is_own_process:
         gc.freeze()
@@ -117,7 +117,7 @@ def _restore_threshold(phase: str, _: Mapping[str, int]) -> None:
 # number of heaps. Only glibc has these settings.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 ARENAS = 2
-#: More than all arrays that are made of one piece of a cut.
+#: More bytes than all arrays that are built from one piece of a cut.
 KEPT_BYTES = 64 << 20
 #: The maximum that glibc accepts.
 _MAPPED_BYTES = 32 << 20
@@ -126,9 +126,9 @@ _MAPPED_BYTES = 32 << 20
 def share_heaps() -> None:
     """Let all threads share two heaps. Call it before they start.
 
-    One thread allocates a body and another one frees it, and a heap cannot use the free memory of another heap. With
-    two heaps an overloaded broker grows less than with glibc's eight for each core, for the same CPU. Blocks with
-    mappings of their own (M_MMAP_THRESHOLD) need still less memory, but a third more CPU.
+    One thread allocates the body of a message and another one frees it, and a heap cannot use the free memory of
+    another heap. With two heaps an overloaded broker grows less than with glibc's eight for each core, for the same
+    CPU. Blocks with separate mappings (M_MMAP_THRESHOLD) need even less memory, but a third more CPU.
     """
     _set(_M_ARENA_MAX, ARENAS)
 
@@ -136,7 +136,7 @@ def share_heaps() -> None:
 def keep_freed_memory() -> None:
     """Keep freed memory for the next allocations, up to `KEPT_BYTES`.
 
-    Converting a piece of a cut takes some arrays of 1 to 6 MB, each of which is free again at once. By default glibc
+    Converting a piece of a cut needs some arrays of 1 to 6 MB, each of which is soon free again. By default glibc
     returns them to the system, so that every page is faulted in and cleared for the next array. That costs a tenth of
     the CPU of capture and apply; keeping them costs at most 3 % more memory.
     """
@@ -145,6 +145,7 @@ def keep_freed_memory() -> None:
 
 
 def _set(parameter: int, value: int) -> None:
+    """Set a parameter of malloc, if the C library has that function."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(parameter, value)
@@ -163,7 +164,7 @@ def loops_cpu_s() -> float:
 def _thread_cpu_s(thread: threading.Thread) -> float:
     try:
         stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
-    except OSError:  # it has just ended
+    except OSError:  # the thread has just ended
         return 0.0
     fields = stat.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

@@ -1,13 +1,13 @@
 """The stages of a cut, under one id in all processes, and their traces for an OpenTelemetry collector.
 
-The id is the business and the number of the cut's first batch, `main/17`. Capture draws that number, and every batch
-carries it. The code of a stage reports its end here, which costs one comparison without a listener. `venus -v` writes a
+The id is the business and the number of the cut's first batch, `main/17`. Capture assigns that number, and every batch
+carries it. The code of a stage reports its end here; without a listener, that costs one comparison. `venus -v` writes a
 line for each stage.
 
 If `[tracing] endpoint` names a collector (the extra `otel`), each stage becomes a span. No context is passed between
 processes: each process computes the ids of trace and span from the cut, and from them whether the cut is sampled. Spans
-wait in a bounded queue for a thread of their own. Spans that the collector does not accept in time are dropped, and
-never block a stage.
+wait in a bounded queue for a separate thread. Spans that the collector does not accept in time are dropped, and never
+block a stage.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CutStage:
     began_us: int
     ended_us: int
     facts: dict[str, int | str] = field(default_factory=dict)
-    #: The steps of the stage in order, and when each was done; 0 = not known.
+    #: The steps of the stage in order, and when each ended; 0 = unknown.
     steps: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -59,7 +59,7 @@ def remove_listener(listener: Listener) -> None:
 
 
 def has_listener() -> bool:
-    """Return whether there is a listener. Ask before building a stage."""
+    """Return whether there is a listener; call this before building a stage."""
     return bool(_listeners) or logger.isEnabledFor(logging.DEBUG)
 
 
@@ -99,7 +99,7 @@ logger = logging.getLogger(__name__)
 
 QUEUE_MAX = 4096
 EVERY_MS = 1000
-#: Time limit of a request to the collector, and of the last one when the process ends.
+#: Time limit of a request to the collector, and of the last request when the process ends.
 TIMEOUT_S = 3.0
 #: The first stage, which is the root of the trace.
 ROOT = "captured"
@@ -112,7 +112,7 @@ def trace_id(stage: CutStage) -> int:
 
 
 def span_id(trace: int, name: str, target: str = "") -> int:
-    """Return the id of a stage's span. Its target is part of it: several targets apply the same cut."""
+    """Return the id of a stage's span. The target is part of it, because several targets apply the same cut."""
     return (
         xxhash.xxh3_64_intdigest(struct.pack(">QQ", trace >> 64, trace & (1 << 64) - 1) + f"{name}\0{target}".encode())
         or 1

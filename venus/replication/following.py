@@ -1,4 +1,4 @@
-"""Role of a follower: it fetches, appends, and truncates its log where it differs from the leader's; and its elections.
+"""Role of a follower, and elections. It fetches and appends, and truncates its log where the leader's differs.
 
 Several replicas may run an election at once; the coordinator's compare-and-swap decides.
 """
@@ -20,9 +20,9 @@ AHEAD_BYTES = 512 << 10
 class Following:
     """State of a follower. At most one fetch is open.
 
-    A fetch reports this disk, so there is none while the log changes, except one ahead: while a large reply is written,
-    the next one is on its way. It is kept until the log has settled, and dropped if the log then ends elsewhere. It
-    belongs to one leader and term, as this object does.
+    A fetch reports what is on this disk, so none is open while the log changes, except a fetch ahead: while a large
+    reply is written, the next reply is on its way. That reply is kept until the log has settled, and dropped if the log
+    then ends elsewhere. It belongs to one leader and term, as this object does.
     """
 
     def __init__(self, position: Position, leader: Member, known: Leadership, patience: ReplicationTimes) -> None:
@@ -34,7 +34,7 @@ class Following:
         self._asked_at: float | None = None  # when the open fetch was sent
         self._ahead_from = 0  # the entry at which the reply to the open fetch ahead begins; 0 = there is none
         self._ahead: m.Entries | None = None  # that reply, while the log changes
-        self._may_fetch_ahead = True  # a leader of an older version ignores where the reply shall begin
+        self._may_fetch_ahead = True  # a leader of an older version ignores where the reply should begin
 
     def begin(self, now: float) -> list[m.Effect]:
         """Fetch what follows the log, or continue an installation that another leader's term had begun."""
@@ -100,9 +100,11 @@ class Following:
 
     @property
     def _is_ready(self) -> bool:
+        """Whether a fetch may be sent: the data is complete and the log is settled."""
         return self._position.whole and self._position.is_settled
 
     def _on_entries(self, answer: m.Entries, now: float, *, continues: bool = False) -> list[m.Effect]:
+        """Append the entries of a reply, and move the high watermark."""
         position = self._position
         if answer.first != position.end:
             return []  # a reply to an earlier fetch
@@ -123,6 +125,7 @@ class Following:
         return [*effects, append, self._fetch_effect(start=self._ahead_from)]
 
     def _on_diverge(self, answer: m.LogsDiverge) -> list[m.Effect]:
+        """Truncate the log where it diverges, or install the full data if applied entries differ."""
         position = self._position
         if (answer.index, answer.last_term) != (position.end, position.last_term):
             return []  # a reply to an earlier fetch: the log has changed since
@@ -141,6 +144,7 @@ class Following:
         return self._reinstall(f"its log starts at entry {answer.start}, ours ends before that")
 
     def _reinstall(self, reason: str, *, diverged: bool = False) -> list[m.Effect]:
+        """Return the request to install the leader's full data."""
         self._position.whole = False  # until CopyInstalled
         self._asked_at, self._ahead = None, None
         return [m.Reinstall(leader=self.leader, reason=reason, diverged=diverged)]
@@ -166,6 +170,8 @@ class Following:
 
 @dataclass(slots=True, kw_only=True)
 class _Election:
+    """A running election: the replicas asked for ballots, and the ballots that have arrived."""
+
     term: int
     asked: frozenset[Member]
     until: float
@@ -207,7 +213,7 @@ class Elections:
         self.stays_until = now + silence_s * 4.0**self._resigned
 
     def is_standing_back(self, now: float) -> bool:
-        """Whether this replica has resigned lately."""
+        """Whether this replica has resigned recently."""
         return now < self._stands_back_until
 
     def record_progress(self) -> None:
@@ -242,7 +248,7 @@ class Elections:
         return [*effects, *self._decide_if_complete(known, live, now)]
 
     def resign(self, known: Leadership, now: float) -> list[m.Effect]:
-        """Give up the leadership: this replica, chosen in an unclean election, has begun an installation since."""
+        """Give up the leadership: this replica was elected in an unclean election, and has begun an installation."""
         if known.policy is Policy.CONSISTENCY or now < self._not_before:
             return []
         self._not_before = now + self._patience.election_every_s
@@ -269,12 +275,14 @@ class Elections:
         return self._decide_if_complete(known, live, now)
 
     def _decide_if_complete(self, known: Leadership, live: Mapping[Member, LiveBroker], now: float) -> list[m.Effect]:
+        """Decide the election if all requested ballots have arrived."""
         running = self._running
         if running is None or len(running.ballots) < len(running.asked):
             return []
         return self._decide(known, live, now)
 
     def _decide(self, known: Leadership, live: Mapping[Member, LiveBroker], now: float) -> list[m.Effect]:
+        """Choose the next leader by the ballots that have arrived."""
         running, self._running = self._running, None
         assert running is not None
         self._not_before = now + self._patience.election_every_s

@@ -1,8 +1,8 @@
 """Which broker should lead which business: elections after a death, hand-overs, balancing (Minos 3.4.2).
 
-Every broker reads the same records, so all of them come to the same plan. That makes the businesses of a dead broker
-spread over all survivors, although each has an election of its own. Correctness does not depend on it: a plan from old
-records only balances less well.
+Every broker reads the same records, so all of them compute the same plan. The businesses of a dead broker therefore
+spread over all survivors, although each business has its own election. Correctness does not depend on it: a plan from
+old records only balances less well.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _expected_leader(known: Leadership, living: Collection[str]) -> str:
 def plan_elections(records: Collection[Leadership], live: Live) -> dict[str, dict[str, int]]:
     """Return for each business without a living leader the ranks of its candidates, by broker.
 
-    Each plan counts those before it, so that one broker does not win all elections of a moment.
+    Each plan counts those before it, so that one broker does not win all elections at the same time.
     """
     orphans = sorted((known for known in records if known.leader not in live), key=lambda known: known.business)
     if not orphans:
@@ -151,6 +151,7 @@ class _Balance:
         return move
 
     def _connect(self, business: str, leader: str) -> None:
+        """Record to which brokers the leader could hand a business over."""
         for other in self._targets[business] - {leader}:
             self._edges[leader].setdefault(other, {})[business] = None
 
@@ -158,8 +159,8 @@ class _Balance:
 def plan_moves(records: Iterable[Leadership], live: Live) -> list[Move]:
     """Return the hand-overs that balance the led businesses, in their order.
 
-    A business moves only to a replica that is in sync, on a broker whose load is no higher. Where no replica is at the
-    broker that leads least, several businesses move on by one broker each.
+    A business moves only to a replica that is in sync, on a broker whose load is no higher. If the broker that leads
+    least has no such replica, several businesses move, each by one step of a path of brokers.
     """
     balance, moves = _Balance(records, live), list[Move]()
     while path := balance.find_path():
@@ -212,9 +213,9 @@ class Balancer:
 
     def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:
         self._me, self._uneven_s = me, uneven_s
-        self._since: float | None = None  # it has been uneven, or is not balanced yet
+        self._since: float | None = None  # since when it has been uneven, or not balanced yet
         self._asked: dict[str, tuple[int, float]] = {}  # by business: the record's version at a hand-over, and when
-        self._awaited: dict[tuple[str, int], float] = {}  # others that should hand over, and lead so many: since when
+        self._awaited: dict[tuple[str, int], float] = {}  # since when (another broker, what it leads) should hand over
 
     def next_move(self, records: Mapping[str, Leadership], live: Live, now: float) -> Move | None:
         """Return the hand-over that this broker should begin now; None = none."""
@@ -241,14 +242,14 @@ class Balancer:
         return move
 
     def _find_failed(self, records: Mapping[str, Leadership], now: float) -> list[str]:
-        """Return the businesses that this broker leads although it has requested a hand-over lately."""
+        """Return the businesses that this broker leads although it has recently requested a hand-over."""
         self._asked = {name: asked for name, asked in self._asked.items() if now - asked[1] < AGAIN_S}
         return [name for name in self._asked if name in records and _leader_name(records[name]) == self._me]
 
     def _choose(
         self, known: Sequence[Leadership], live: Live, moves: Sequence[Move], failed: Collection[str], now: float
     ) -> Move | None:
-        """Return the plan's first move if it is this broker's; those that another broker fails to make are left out."""
+        """Return the plan's first move if it is this broker's, skipping moves that another broker fails to make."""
         fixed, before, self._awaited = set(failed), self._awaited, {}
         while moves and moves[0].source != self._me:
             source = moves[0].source

@@ -16,8 +16,8 @@ from venus.replication import messages as m
 from venus.replication.position import Position, ReplicationTimes, find_divergence
 from venus.replication.records import NEAR_ENTRIES, Leadership, Member, Policy
 
-#: A follower that is not in sync and fetches ahead gets large replies while its fetches come at such intervals. On a
-#: slower line a large reply could take longer than `fetch_s`, and the fetch would be repeated.
+#: A follower that is not in sync and fetches ahead gets large replies while its fetches are at most this far apart. On
+#: a slower line a large reply could take longer than `fetch_s`, and the fetch would be repeated.
 BULK_S = 0.5
 
 
@@ -38,7 +38,8 @@ class FollowerProgress:
     ) -> FollowerProgress:
         """Return the progress after a fetch of the follower.
 
-        One `ahead` is sent before its disk has what the fetch before it returned: that one still has to be met.
+        A fetch `ahead` is sent before the disk has what the previous fetch returned, so the end of that fetch still
+        counts.
         """
         if end >= leader_end:
             caught_up_at = now
@@ -70,7 +71,7 @@ def high_watermark(
 ) -> int:
     """Return the newest index that is safe; `before` is the previous one; the index never falls.
 
-    `own_end` is the end of what is on the leader's disk; `asked_for` is a change without an answer yet.
+    `own_end` is the end of the log on the leader's disk; `asked_for` is a change without an answer yet.
     """
     sets = [known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]
     if min(map(len, sets)) < known.min_in_sync:
@@ -81,7 +82,7 @@ def high_watermark(
 
 
 def with_members(known: Leadership, gone: frozenset[Member], back: frozenset[Member]) -> Leadership:
-    """Return the leadership without members that fell behind and with those that have caught up.
+    """Return the leadership without the members that lag too far, and with the members that have caught up.
 
     A member that leaves a set that is then too small stays complete, because nothing is acknowledged from now on. Once
     the set is large enough again, such members are dropped: entries are acknowledged without them.
@@ -211,7 +212,7 @@ class Leading:
         self._asked_confirms = False
         self._parked: dict[Member, tuple[m.FetchRequest, float]] = {}  # fetches without anything to send yet
         self._early: dict[Member, m.FetchRequest] = {}  # fetches from before the log had the first entry of this term
-        self._stays_until = stays_until  # no resignation before: it has resigned lately
+        self._stays_until = stays_until  # no resignation before this time: it has resigned recently
         self._ticked_at = self._listens_since = now
         self._sent_high: dict[Member, int] = {}  # the high watermark last sent to each follower
 
@@ -237,7 +238,7 @@ class Leading:
         A change without a certain answer counts until a newer record arrives: the same change is requested again.
         """
         if now - self._ticked_at > self._patience.silence_s / 4:
-            self._listens_since = now  # the process was suspended: fetches sent meanwhile arrive now
+            self._listens_since = now  # the process was suspended: fetches sent during that time arrive now
         self._ticked_at = now
         if self.handing_over is not None and now > self._hand_over_until:
             self.handing_over = None
@@ -256,6 +257,7 @@ class Leading:
         return [*effects, m.Swap(before=self.known, after=wanted)]
 
     def _wanted_record(self, live: frozenset[Member], now: float) -> Leadership | None:
+        """Return the record that the leader should request now; None = no change."""
         known, position = self.known, self._position
         successor = self.handing_over
         if successor is not None and successor in known.in_sync and self._has_all(successor):
@@ -295,9 +297,11 @@ class Leading:
             self.hand_over(max(others, key=lambda member: (self._end_of(member), member)), now)
 
     def _end_of(self, member: Member) -> int:
+        """Return the end of the log on a follower's disk, as far as it is known."""
         return self.followers.get(member, FollowerProgress()).end
 
     def _has_all(self, member: Member) -> bool:
+        """Return whether a follower has every entry of this log on disk."""
         position = self._position
         return self._end_of(member) >= position.end and position.durable_end >= position.end
 
@@ -359,6 +363,7 @@ class Leading:
         return self._answer_parked(now)
 
     def _answer_parked(self, now: float) -> list[m.Effect]:
+        """Reply to waiting fetches for which there is something to send, or that have waited long enough."""
         high, effects = self._position.high, []
         for follower, (event, since) in list(self._parked.items()):
             news = event.index < self._position.end or self._sent_high.get(follower, 0) < high

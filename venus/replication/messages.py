@@ -42,7 +42,7 @@ class LogsDiverge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTrimmed:
-    """The leader's log starts after what the follower needs: the follower must install the full data."""
+    """The leader's log starts after the entries that the follower needs: it must install the full data."""
 
     term: int
     start: int
@@ -102,8 +102,8 @@ class CopyInstalled:
 class FetchRequest:
     """A follower fetches entries from `index` on; the one before it, of `last_term`, is on its disk.
 
-    `version` is that of the follower's record. `start` is 0, or the fetch is one ahead: its reply begins at this entry,
-    because the leader has sent this follower everything before it, in this term.
+    `version` is that of the follower's record. `start` is 0 except in a fetch ahead: there the reply begins at this
+    entry, because the leader has sent this follower everything before it, in this term.
     """
 
     sender: Member

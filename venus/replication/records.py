@@ -190,7 +190,7 @@ class Coordinator(Protocol):
     def newest_write(self, store: str) -> int:
         """Return the newest known durable write of a store; 0 = none is known.
 
-        A store without that write was restored from a backup: the in-sync sets do not mean it.
+        A store without that write was restored from a backup: the in-sync sets do not refer to it.
         """
 
     def leaderships(self) -> tuple[Leadership, ...]:
@@ -303,12 +303,15 @@ def choose_leader(
 
 
 def _suitability(ballot: Ballot, broker: LiveBroker, near_end: int) -> tuple[bool, ...]:
+    """Return a sort key: brokers that stay, are healthy and nearly up to date come first."""
     return broker.draining, not ballot.healthy, ballot.end < near_end
 
 
 def _preference(ballot: Ballot, broker: LiveBroker, ranks: Mapping[str, int]) -> tuple[object, ...]:
+    """Return a sort key for equally suitable brokers: the scheduler's order, then the longer log."""
     return ranks.get(ballot.member.broker, inf), -ballot.last_term, -ballot.end, broker.priority, ballot.member
 
 
 def _unclean_order(ballot: Ballot, broker: LiveBroker) -> tuple[object, ...]:
+    """Return a sort key for an unclean election: the newest term first, then the longest log."""
     return (-ballot.last_term, -ballot.end, not ballot.healthy, broker.draining, broker.priority, ballot.member)

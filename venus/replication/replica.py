@@ -3,7 +3,7 @@
 The two roles, leading and following, have a file each. This one dispatches events, handles records of the coordinator,
 and runs elections. Deterministic: no clock, no thread, no randomness.
 
-The rules, each of which the simulation takes out once:
+The rules, each of which a test of the simulation disables:
 
 1. A replica ignores a record older than the one it knows.
 2. A replica leads only in a term that began after its process did: a restarted leader needs a new term, because other
@@ -11,7 +11,7 @@ The rules, each of which the simulation takes out once:
 3. A member is a broker *with its store*: one that lost its disk is no longer in the in-sync set.
 
 A ballot promises nothing: the next leader had everything that was acknowledged when the record was swapped, and later
-acknowledgements need a fetch of it as well (docs/explanation/replication.md).
+acknowledgements need a fetch by it as well (docs/explanation/replication.md).
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class Replica:
         return self._take_role(leadership, now)
 
     def _take_role(self, known: Leadership, now: float) -> list[m.Effect]:
+        """Begin the role that a record of a new term gives this replica."""
         retiring: list[m.Effect] = [m.Retire(leader=known.leader)] if self.leads else []
         if self.leads and known.leader is None:
             self._elections.stand_back(now)
@@ -130,6 +131,7 @@ class Replica:
         return self._role.on_log_changed(now) if isinstance(self._role, Following) else []
 
     def _on_installed(self, event: m.CopyInstalled, now: float) -> list[m.Effect]:
+        """Handle an installed copy: the log now begins after it."""
         if self.position.whole:
             return []  # a cancelled installation
         self.position.whole = True
@@ -198,6 +200,7 @@ class Replica:
         return [*effects, *self._advance(now)]
 
     def _advance(self, now: float) -> list[m.Effect]:
+        """Move the high watermark if this leader may acknowledge."""
         if not isinstance(self._role, Leading) or not self._may_acknowledge(now):
             return []
         effects = self._role.advance(now)

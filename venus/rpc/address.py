@@ -54,7 +54,7 @@ class BrokerAddress(str):
     proof: ClientCredentials = NONE
     #: Where the increments are read: None = at the leader, else at the nearest replica, as seen from this site.
     near: str | None = None
-    #: Instead of the text, which is the seeds then: the brokers come from the directory.
+    #: If set, the directory names the brokers, and the text has the seeds to ask.
     lookup: DirectoryLookup | None = None
     #: Whether streams may use a Unix socket if the broker is on this machine (local_socket.py).
     may_be_local: bool = False
@@ -94,7 +94,7 @@ def broker_address(settings: Settings, role: str = "") -> BrokerAddress:
 
 
 def is_loopback_address(address: str) -> bool:
-    """Return whether HOST:PORT is on this machine without a look-up; what another name means can change."""
+    """Return whether HOST:PORT is on this machine, judged without a look-up, because names can change."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ip_address(host).is_loopback

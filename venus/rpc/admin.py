@@ -67,7 +67,7 @@ class AdminClient:
         return tuple(name for entry in found if entry.HasField("mirror") for name in entry.mirror.only)
 
     def row_filters(self, business: str) -> tuple[tuple[str, str], ...]:
-        """Return the tables of which the broker's set mirrors only some rows, each with its predicate."""
+        """Return the tables that the broker's set mirrors only in part, each with its predicate."""
         found = [entry for entry in self.status(business).businesses if entry.business == business]
         return tuple((one.table, one.predicate) for entry in found for one in entry.mirror.where)
 
@@ -133,6 +133,7 @@ class AdminClient:
 
 
 def _entry(status: broker_pb2.BrokerStatus, business: str) -> broker_pb2.BusinessStatus | None:
+    """Return the status of one business, None if it is not there."""
     return next((found for found in status.businesses if found.business == business), None)
 
 

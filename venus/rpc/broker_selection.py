@@ -1,12 +1,12 @@
 """Order in which brokers are tried: the known leader first, then the others in turn, isolated ones last.
 
 Brokers may form several sets, the nearest first. When no broker of the set in use answers, the next set is used. A
-thread probes the nearer sets meanwhile, and one is used again after a minute of health (venus/network/directory.py).
+thread then probes the nearer sets, and returns to one after a minute of health (venus/network/directory.py).
 
 Each broker has a circuit breaker (venus/flow/breaker.py). One failure to connect or one slow answer isolates it, for
-all connections of the process. A leader that another broker has named is still asked: there is no alternative for
-what it leads. Time in which this process itself did not run isolates no broker (stopwatch.py), nor does an answer that
-says why the broker cannot serve.
+all connections of the process. A leader that another broker has named is still asked: no other broker can serve the
+businesses that it leads. A pause of this process itself isolates no broker (stopwatch.py), and neither does an answer
+that says why the broker cannot serve.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from venus.rpc.directory import DirectoryFollower
 
 logger = logging.getLogger(__name__)
 
-#: A first probe after this time, later ones at doubling intervals.
+#: Time until the first probe; the intervals of later probes double.
 PROBE_EVERY_S = 2.0
 PROBE_MAX_S = 30.0
-#: Timeout of a probe: meanwhile the caller could have asked another broker.
+#: Timeout of a probe, short because the caller could ask another broker instead.
 PROBE_TIMEOUT_S = 0.2
 #: An answer is slow if it took this many times the best of the others: if all are slow, this process is the cause.
 SLOWER = 4.0
-#: A set is lost when all of its brokers were lost within this time; one that was lost earlier is asked once more.
+#: A set is lost when all of its brokers were lost within this time; a broker that was lost earlier is asked once more.
 AWAY_S = 10.0
 
 
@@ -51,7 +51,7 @@ class BrokerSelector:
         self._lock = threading.Lock()
         self._sets = Preference(sets, back_after_s=back_after_s)
         self._firsts = dict.fromkeys(sets, 0)
-        self._away: dict[str, float] = {}  # when each broker was lost that has not answered since
+        self._away: dict[str, float] = {}  # when each broker was lost, if it has not answered since
         self._leaders: dict[str, str] = {}  # by business
         self._breakers: dict[str, Breaker] = {}
         self._latencies: dict[str, float] = {}  # of the newest answer of each
@@ -153,7 +153,7 @@ class BrokerSelector:
             return self._sets.in_use
 
     def is_nearer_in_use(self, than: tuple[str, ...]) -> bool:
-        """Return whether the set in use is nearer than another one."""
+        """Return whether the set in use is nearer than `than`."""
         with self._lock:
             return any(set(one) & set(than) for one in self._sets.choices[len(self._sets.nearer()) + 1 :])
 
@@ -210,6 +210,7 @@ class BrokerSelector:
         threading.Thread(target=self._probe_until_back, args=(probe,), name="venus-look", daemon=True).start()
 
     def _probe_until_back(self, probe: Callable[[str], bool]) -> None:
+        """Probe the nearer sets until the nearest one is in use."""
         while True:
             self.probe_nearer(probe)
             with self._lock:
@@ -232,6 +233,7 @@ class BrokerSelector:
         return all(now - self._away.get(other, -AWAY_S) < AWAY_S for other in self._set_of(address))
 
     def _set_of(self, address: str) -> tuple[str, ...]:
+        """Return the set of a broker, () if it is in none."""
         return next((one for one in self._sets.choices if address in one), ())
 
     # -- one broker ------------------------------------------------------------------------------------------------
@@ -249,6 +251,7 @@ class BrokerSelector:
         return found
 
     def _is_isolated(self, address: str, now: float) -> bool:
+        """Return whether a broker is isolated now."""
         breaker = self._breakers.get(address)
         return breaker is not None and breaker.is_isolated(now)
 
@@ -261,8 +264,8 @@ _followed: dict[tuple[DirectoryLookup, ClientCredentials], DirectoryFollower[Bro
 def shared_selector(reach: str) -> BrokerSelector:
     """Return the shared state of the brokers at `reach`.
 
-    That is HOST:PORT, or several with commas between, or several sets of these with semicolons, the nearest first; or
-    an address with a lookup, for which the directory names them. Raises Unavailable if it has never answered.
+    `reach` is HOST:PORT, several of them separated by commas, or several such sets separated by semicolons, the nearest
+    first. For an address with a lookup, the directory names them. Raises Unavailable if it has never answered.
     """
     if (lookup := lookup_of(reach)) is not None:
         with _lock:

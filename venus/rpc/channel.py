@@ -24,24 +24,24 @@ from venus.security.secrets import read_secret
 
 #: Limit of one gRPC message, both ways; batches stay far below it.
 MESSAGE_BYTES_MAX = 16 << 20
-#: Limit between brokers: a body as large as a message may be, in its log entry, behind a frame of smaller ones.
+#: Limit between brokers: a log entry with the largest body may follow smaller entries in the same frame.
 REPLICA_BYTES_MAX = MESSAGE_BYTES_MAX + (2 << 20)
 #: Frames are coalesced up to about this much.
 FRAME_BYTES = 1 << 20
-#: What a stream may have on its way before the other end takes it: 60 MB/s over a line with 70 ms there and back. gRPC
-#: begins with as much. It would then find out by pings behind data what a line can take, on every connection.
+#: Bytes that a stream may send before the other end takes them: enough for 60 MB/s over a line with a round trip of 70
+#: ms. gRPC begins with the same size, but would then measure each connection with pings.
 WINDOW_BYTES = 4 << 20
 KEEPALIVE_S = 20.0
 KEEPALIVE_TIMEOUT_S = 5.0
-#: Of a client that can go to another broker: a machine that is gone says nothing, not even that it is.
+#: Keepalive of a client that can use another broker: a machine that is gone does not close its connections.
 CLUSTER_KEEPALIVE_S = 3.0
 CONNECT_TIMEOUT_S = 5.0
-#: For finding out why a connection failed.
+#: Timeout for finding out why a connection failed.
 EXPLAIN_TIMEOUT_S = 2.0
-#: gRPC wakes a thread that waits for a message ten times a second, so that it sees signals: Python 2 needed that. What
-#: a thread waits for wakes it all the same.
+#: gRPC wakes a thread that waits for a message ten times a second to check for signals, which only Python 2 needed. A
+#: message wakes the thread in any case.
 WAKE_EVERY_S = 10.0
-with contextlib.suppress(ImportError):  # it is private: a version without it wakes them as it likes
+with contextlib.suppress(ImportError):  # the name is private: a version without it keeps its interval
     importlib.import_module("grpc._common").__dict__["MAXIMUM_WAIT_TIMEOUT"] = WAKE_EVERY_S
 
 Options = list[tuple[str, int]]
@@ -181,7 +181,7 @@ def explain_failure(address: str, proof: ClientCredentials, timeout_s: float) ->
 
 
 def _has_handshake(secured: ssl.SSLSocket) -> bool:
-    """Return whether a handshake happened: Python silently skips it on a connection that was reset meanwhile."""
+    """Return whether a handshake happened: Python silently skips it on a connection that has been reset."""
     return secured.version() is not None
 
 
@@ -197,6 +197,7 @@ def _is_served(secured: ssl.SSLSocket) -> bool:
 
 
 def _context(proof: ClientCredentials) -> ssl.SSLContext:
+    """Return a TLS context with the credentials and the authority of a client."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     context.load_verify_locations(cafile=proof.ca)
@@ -206,6 +207,7 @@ def _context(proof: ClientCredentials) -> ssl.SSLContext:
 
 
 def _check_tls(plain: socket.socket, address: str) -> VenusError | None:
+    """Return the error if the port speaks TLS although this client has no authority, None if it does not."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

@@ -2,10 +2,11 @@
 
 A row travels whole, with large objects that have not changed. So large bodies become blocks of one zstd stream with a
 long window: an object that was sent over the same connection within the last `WINDOW_BYTES` costs a kilobyte. Small
-bodies stay uncompressed, which is faster. Digests are of the bodies themselves.
+bodies stay uncompressed, which is faster. Digests are of the uncompressed bodies.
 
 Credit says how many bytes a consumer lets the broker send; both ends count alike. The broker never exceeds the credit.
-A message larger than the whole credit may be sent alone, when nothing else is outstanding: it would wait for ever.
+A message larger than the whole credit may be sent alone, when nothing else is outstanding; otherwise it would wait for
+ever.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from venus.errors import DigestMismatch, ProtocolError
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 from venus.wire import broker_pb2
 
-#: Twice the limit of a batch of small rows.
+#: Bodies of at least this size are compressed: twice the limit of a batch of small rows.
 LARGE_BYTES = 2 << 20
 #: An uncompressed body must fit into one message, so a compressed one is limited alike.
 BODY_BYTES_MAX = MESSAGE_BYTES_MAX
@@ -96,8 +97,9 @@ class BodyDecompressor:
             )
         self._room.begin(message.squeezed.size)
         try:
-            # The writer stops where its input ends, also with up to one zstd block (128 KiB) still to come out; a byte
-            # that is written apart finds an empty buffer of _WRITE_BYTES, which takes that and its own block.
+            # The writer stops at the end of its input, even with up to one zstd block (128 KiB) of output pending. The
+            # last byte is written separately: it finds an empty buffer of _WRITE_BYTES, which takes that block and its
+            # own.
             self._stream.write(memoryview(block)[:-1])
             self._stream.write(memoryview(block)[-1:])
             body = self._room.end()
@@ -110,7 +112,7 @@ class BodyDecompressor:
 
 
 class _NoRoomError(Exception):
-    """A block has another size than stated."""
+    """The size of a block differs from the stated one."""
 
 
 class _Room(io.RawIOBase):
@@ -154,6 +156,7 @@ def is_large(frame: broker_pb2.DeliveryFrame) -> bool:
 
 
 def _parameters() -> zstandard.ZstdCompressionParameters:
+    """Return the parameters of the zstd streams."""
     return zstandard.ZstdCompressionParameters.from_level(_LEVEL, window_log=_WINDOW_LOG, enable_ldm=True)
 
 

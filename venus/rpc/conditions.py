@@ -21,7 +21,7 @@ VERDICTS = ("same", "different", "undecided")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFillFigures:
-    """The rows of a table that a fill has read, and about how many there are."""
+    """The rows of a table that a fill has read, and the approximate number of all its rows."""
 
     table_id: int
     name: str
@@ -74,16 +74,16 @@ def decode_comparison(text: str | None) -> LastComparison | None:
 
 ACTIVE = "ACTIVE"  # every change is applied at once
 RESYNCING = "RESYNCING"  # it is being made equal to the full data
-#: At the source: an operator removes it from capture while its log is still captured; and removed from capture.
+#: At the source: an operator is removing the table from capture while its log is still captured; it is removed.
 RELEASING, RELEASED = "RELEASING", "RELEASED"
 #: States in which a table makes progress by itself; every other needs an operator.
 MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
 NO_FIGURES = AdapterFigures()
 #: The beginning of the reason of a table that is PAUSED at the source because of a row; it is retried automatically.
 UNFIT = "cannot be carried: "
-#: The same for a table that the source's user may no longer read.
+#: The beginning of the reason of a table that the source's user may no longer read.
 UNREADABLE = "may not be read: "
-#: The same for a table of VENUS at the source.
+#: The beginning of the reason of a table of VENUS that the source's user may not use.
 UNUSABLE = "may not be used: "
 #: The beginning of the reason of a table that no longer exists at the source.
 GONE = "the table is gone"
@@ -93,11 +93,11 @@ RESYNC_FAILED = "resync failed: "
 COMPARED = "compared with the broker's full data"
 #: At the source: the patterns match it and it is not captured; the reason says why it cannot be captured, if so.
 NOT_CAPTURED = "NOT_CAPTURED"
-#: The words after the name of such a table.
+#: The words after the name of a table that is not captured.
 MATCHES = "matches the patterns and"
 #: The beginning of the reason of a table that keeps its rows until a resync has made it equal to the full data.
 STARTING_OVER = "it is being made equal to the full data: its changes"
-#: The same for a table whose rules for columns have changed.
+#: The reason of a table whose rules for columns have changed.
 COLUMNS_CHANGED = "it is being made equal to the full data: the rules for its columns have changed"
 #: Its changes wait for a lock of another session.
 WAITING = "WAITING"
@@ -174,7 +174,7 @@ def locked_condition(name: str, holder: str) -> TableCondition:
 
 
 def switch_conditions(advice: str) -> tuple[TableCondition, ...]:
-    """Return the condition of an unfinished switch, from what status says about it; none without one."""
+    """Return the condition of an unfinished switch, with the `advice` of the status; none without a switch."""
     return (TableCondition(table_id=0, name="switch", state=SWITCHING, reason=advice),) if advice else ()
 
 
@@ -202,7 +202,7 @@ class AdapterCondition:
         cut_over: str = "",
         figures: AdapterFigures = NO_FIGURES,
     ) -> AdapterCondition:
-        """Omit ordinary tables. Those that need an operator come first, those that were never captured after them."""
+        """Omit ordinary tables. Those that need an operator come first, the never captured ones last among these."""
         reported = sorted(
             (t for t in tables if not t.is_ordinary),
             key=lambda t: (t.state in MOVING_STATES, t.state == NOT_CAPTURED, t.name),
@@ -254,7 +254,7 @@ def _describe_problem(table: TableCondition, at: str) -> str:
 def apply_problems(
     target: str, *, connected: bool, backlog_rows: int, late_s: float, late_max_s: float
 ) -> Iterator[str]:
-    """Yield the problem on the way to a target: apply is not connected, or else it is behind."""
+    """Yield the problem on the way to a target: apply is not connected, or it lags."""
     where = f"broker -> target {target}"
     late = backlog_rows and late_s > late_max_s
     behind = f"{count_phrase(backlog_rows, 'change')} behind, the oldest {late_s:,.0f} s"
@@ -324,7 +324,7 @@ def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: floa
 
 
 def silence_sentence(seconds: float, halves: int) -> str:
-    """Return the sentence that no change has arrived for `seconds`; `halves` = undecided half messages that have."""
+    """Return the sentence that no change has arrived for `seconds`; `halves` undecided half messages have."""
     sentence = f"source -> broker: nothing has been captured for {seconds:,.0f} s"
     return (
         f"{sentence}; a large transaction is being read: {count_phrase(halves, 'half message')} so far"
@@ -336,8 +336,8 @@ def silence_sentence(seconds: float, halves: int) -> str:
 def clock_problem(ship_s: float, limit_s: float) -> str:
     """Return the sentence that the clocks of source and broker differ; empty = they do not.
 
-    `ship_s` is how long a change took on its way. A change that arrived before it was captured proves a difference. One
-    that took long may have been part of a large cut.
+    `ship_s` is how long a change took on its way. A change that arrived before it was captured proves a difference. A
+    change that took long may have been part of a large cut.
     """
     if ship_s < -limit_s:
         return (

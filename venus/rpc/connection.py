@@ -36,7 +36,7 @@ LOOK_TIMEOUT_S = 2.0
 
 
 class BrokerConnection:
-    """Channel to a broker that serves. Raises Unavailable if there is none, naming all that were tried."""
+    """Channel to a broker that serves. Raises Unavailable, with all brokers that were tried, if none serves."""
 
     def __init__(
         self,
@@ -139,6 +139,7 @@ class BrokerConnection:
             self._brokers.start_probing(self._is_serving)
 
     def _is_serving(self, address: str) -> bool:
+        """Return whether a broker accepts a connection."""
         try:
             self._open_one(address, LOOK_TIMEOUT_S).close()
         except VenusError:
@@ -146,6 +147,7 @@ class BrokerConnection:
         return True
 
     def _first_of(self, order: list[str]) -> tuple[str, grpc.Channel]:
+        """Connect to the first broker that serves, within the time limit for all of them."""
         end = time.monotonic() + self._timeout_s
         share_s = self._timeout_s if len(order) == 1 else max(SHARE_S_MIN, self._timeout_s / len(order))
         failures: dict[str, Unavailable] = {}
@@ -185,12 +187,14 @@ class BrokerConnection:
         return open_channel(BrokerAddress(address, self._proof), timeout_s=timeout_s, keepalive_s=self._keepalive_s)
 
     def _no_leader_error(self, error: NotLeader, asked: list[str]) -> NotLeader:
+        """Record the set as lost, and return the error that no broker led in time."""
         self._brokers.record_lost_set(self.address)
         tried = ", ".join(dict.fromkeys(asked))
         return NotLeader(f"no broker leads after {self._failover_s:g} s, asked {tried}: {error}", hint=error.hint)
 
 
 def _reason(failure: Unavailable | None) -> str:
+    """Return briefly why a broker could not be reached."""
     if failure is None:
         return "no time left"
     if isinstance(failure, Untrusted):

@@ -1,7 +1,7 @@
 """Client of the directory (venus.wire.Network), and the answer that a process follows (Minos 3.4.1).
 
 A client asks its seeds, and later any broker of the sets that it knows. The answer is kept in a file, so that a client
-starts while no broker of the directory answers, and is requested again every minute and after a failure. An answer is
+can start while no broker of the directory answers. It is requested again every minute and after a failure. An answer is
 only a choice of addresses: certificates, roles, networks and epochs are checked at each broker as always.
 """
 
@@ -31,7 +31,7 @@ REFRESH_S = 60.0
 #: Minimum time between two requests after failures.
 AGAIN_S = 2.0
 ANSWER_S = 3.0
-#: For all brokers that are asked for one answer.
+#: Time limit for all brokers that are asked for one answer.
 SEARCH_S = 10.0
 FILE_BYTES_MAX = 4 << 20
 
@@ -52,7 +52,7 @@ class NetworkClient:
         return ask(self._channel, "Network/Where", request, network_pb2.WhereAnswer, timeout_s=self._timeout_s)
 
     def report(self, report: network_pb2.NetworkReport) -> network_pb2.NetworkReport:
-        """Report the own set to a set above; return what that one knows. Raises VenusError."""
+        """Report the own set to a set above; return what that set knows. Raises VenusError."""
         return ask(self._channel, "Network/Report", report, network_pb2.NetworkReport, timeout_s=self._timeout_s)
 
     def share(self) -> network_pb2.NetworkReport:
@@ -110,7 +110,7 @@ class DirectoryFollower(Generic[S]):
         self._trouble = ""
 
     def selector(self) -> S:
-        """Return the selector among the sets. Raises Unavailable if no answer is known, now or from earlier."""
+        """Return the selector among the sets. Raises Unavailable without a new or a stored answer."""
         with self._lock:
             if self._selector is None:
                 self._answer = self._find_first()
@@ -136,6 +136,7 @@ class DirectoryFollower(Generic[S]):
             selector.replace_sets(order_sets(answer, selector.set_in_use))
 
     def _follow(self) -> None:
+        """Refresh the answer periodically, and when a set was lost."""
         while True:
             self._woken.wait(REFRESH_S)
             self._woken.clear()
@@ -146,6 +147,7 @@ class DirectoryFollower(Generic[S]):
             time.sleep(AGAIN_S)
 
     def _find_first(self) -> network_pb2.WhereAnswer:
+        """Return a new answer, else the stored one. Raises Unavailable without either."""
         answer, failures = self._search()
         if answer is not None:
             self._save(answer)
@@ -226,9 +228,11 @@ def order_sets(answer: network_pb2.WhereAnswer, in_use: tuple[str, ...]) -> Sets
 
 
 def _name_of(lookup: DirectoryLookup) -> str:
+    """Return the name of the file for the answer to a question."""
     parts = [*lookup.seeds, "", lookup.role, lookup.business, lookup.site]
     return xxhash.xxh3_64_hexdigest("\n".join(parts).encode())
 
 
 def _format_failures(failures: dict[str, str]) -> str:
+    """Return the failures of all asked brokers as text."""
     return "; ".join(f"{address}: {why}" for address, why in failures.items()) or "no time left"

@@ -36,7 +36,7 @@ OpenCall = Callable[[grpc.Channel, Iterator[SentT]], "grpc._CallIterator[FrameT]
 
 
 class Duplex(Generic[SentT, FrameT]):
-    """Stream of a business."""
+    """Bidirectional stream of a client for one business."""
 
     #: The method of the broker, and how it is opened over gRPC.
     method = ""
@@ -67,7 +67,7 @@ class Duplex(Generic[SentT, FrameT]):
         return self._connection.can_move_nearer
 
     def close(self) -> None:
-        """Send what is queued, end the stream and its threads; never raises because of the peer."""
+        """Send the queued frames, end the stream and its threads; never raises because of the peer."""
         with self._lock:
             self._closing = True
             self._wake()
@@ -173,6 +173,7 @@ class Duplex(Generic[SentT, FrameT]):
 def _connect(
     address: str, business: str, keepalive_s: float
 ) -> BrokerConnection | LocalConnection | InProcessConnection:
+    """Return the connection for an address: in this process, on this machine, or over gRPC."""
     broker = find_broker(address)
     if broker is not None:
         return InProcessConnection(broker)

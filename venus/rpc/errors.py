@@ -58,7 +58,7 @@ FOREIGN: dict[grpc.StatusCode, type[VenusError]] = {
     grpc.StatusCode.CANCELLED: errors.Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.Unavailable,
     grpc.StatusCode.ABORTED: errors.Unavailable,
-    grpc.StatusCode.INTERNAL: errors.Unavailable,  # damaged HTTP/2 frames end so; the stream can be opened again
+    grpc.StatusCode.INTERNAL: errors.Unavailable,  # damaged HTTP/2 frames; the stream can be opened again
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ProtocolError,  # a message above the limit
     grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolError,
 }
@@ -93,7 +93,7 @@ def to_status(error: VenusError) -> Status:
 def from_rpc_error(error: grpc.RpcError) -> VenusError:
     """Return the error that the peer raised, or the error that corresponds to gRPC's own status."""
     code, details = error.code(), error.details() or ""
-    trailing: Any = error.trailing_metadata() or ()  # of pairs: named ones, with grpc.aio plain ones
+    trailing: Any = error.trailing_metadata() or ()  # pairs: named tuples, or plain tuples with grpc.aio
     if (raised := from_status(details, dict(tuple(trailing)))) is not None:
         return raised
     if "eserializing" in details:

@@ -1,8 +1,8 @@
 """Event loop of a process with grpc.aio and HTTP, and the bridge between it and other threads.
 
-gRPC's thread signals each event by one byte in a pair of sockets. Its handler takes all events that wait, but one byte
-only. While several events come in each turn of the loop, some 280 bytes fill the pair, and from then on gRPC's thread
-stands still until the next turn: one event a turn. So all bytes but that one are taken here.
+gRPC's thread signals each event by one byte in a pair of sockets. Its handler takes all waiting events, but only one
+byte. If several events arrive in each turn of the loop, about 280 bytes fill the pair. From then on gRPC's thread
+blocks until the next turn: one event a turn. So this loop reads all other bytes itself.
 
 A wake-up of the loop costs a system call and a turn of the interpreter lock, so calls from threads are collected. The
 first one wakes the loop, which then runs all calls posted until that moment. Each lane of blocking calls has its own
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: From a connection to the end of its TLS handshake.
+#: Time limit from a connection to the end of its TLS handshake.
 TLS_HANDSHAKE_S = 5.0
 _HANDLER = "_handle_events"
 _BYTES_MAX = 4096
-#: The pair is one for all loops of a process: between two of them the handler would find no byte, and take nothing.
+#: All loops of a process share the pair. If two of them read it at once, a handler could find no byte and take nothing.
 _one_loop = threading.Lock()
 
 
@@ -121,7 +121,7 @@ class LoopBridge:
             call, args = self._calls.popleft()
             try:
                 call(*args)
-            except Exception:  # the calls behind it must still run
+            except Exception:  # the calls after it must still run
                 logger.exception("a call into the event loop failed")
 
     def call_when_done(self, future: Future[T], call: Callable[[Future[T]], object]) -> None:
@@ -140,7 +140,7 @@ class LoopBridge:
     async def open_blocking(
         self, lane: Lane, close: Callable[[T], object], call: Callable[P, T], *args: P.args, **_: P.kwargs
     ) -> T:
-        """Run a blocking call that opens something. If the caller was cancelled meanwhile, close it again."""
+        """Run a blocking call that opens something. If the caller is cancelled before it returns, close it again."""
         opening = asyncio.ensure_future(self.run_blocking(lane, call, *args, **_))
 
         def close_unwanted(done: asyncio.Future[T]) -> None:

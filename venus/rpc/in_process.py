@@ -128,7 +128,7 @@ class InProcessStream(Generic[SentT, FrameT]):
         return self._served is not None and self._served.commit(decision)
 
     def carry_out(self) -> None:
-        """Write the half message that the core was handed, here or in its own thread. The lock is free."""
+        """Write the half message that the core was given, in this thread or in the core's. The lock is free."""
         if self._served is not None:
             self._served.carry_out()
 

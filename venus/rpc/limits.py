@@ -1,8 +1,8 @@
 """Limits of every number, name and count of a message, checked where it enters, in both directions of a call.
 
-One table; its part for the directory and the overlay is in network_limits.py. A field that is not in it has no range to
-break: it is a digest, a flag, or bytes that have a digest of their own. What depends on the state of a business (the
-next batch, a Sequence that goes back) is not here but in venus/broker/machine/half_messages.py.
+One table; its part for the directory and the overlay is in network_limits.py. A field that is not in it has no range:
+it is a digest, a flag, or bytes that have a digest of their own. Checks that depend on the state of a business (the
+next batch, a Sequence that goes back) are in venus/broker/machine/half_messages.py.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from venus.model import NAME_CHARS_MAX
 from venus.rpc.limit_rules import AddressRule, Bytes, ListRule, Name, Number, Rule
 from venus.rpc.network_limits import NETWORK_RULES, OVERLAY_RULES, SET_ID_CHARS_MAX
 
-#: A target keeps offsets, epochs and Sequences as 64-bit integers with a sign; half of their range is out of reach.
+#: A target keeps offsets, epochs and Sequences as signed 64-bit integers; messages use only half of their range.
 NUMBER_MAX = 2**62
-#: Of every message; a broker believes lower ones only (venus/broker/machine/half_messages.py), so there is room
-#: behind it.
+#: Highest epoch in a message. A broker accepts only lower ones (venus/broker/machine/half_messages.py), so later epochs
+#: fit.
 EPOCH_MAX = 2**56
-#: Where full data may be cut.
+#: Highest offset at which full data may be cut.
 CUT_MAX = 2**56
 TIME_US_MAX = 2**60  # in the year 38505
 UINT32_MAX = 2**32 - 1
 TABLES_MAX = 100_000
-#: Of one stream.
+#: Limit of the subscriptions of one stream.
 SUBSCRIPTIONS_MAX = 1_000_000
-#: The changes of one batch, for all subscriptions of a stream.
+#: Bytes of the changes of one batch, for all subscriptions of a stream.
 CHANGES_BYTES_MAX = 1 << 26
 SPLITS_MAX = 100_000
 LEASE_S_MAX = 30 * 86_400
@@ -39,13 +39,13 @@ CREDIT_BYTES_MAX = 1 << 40
 PART_BYTES_MAX = 1 << 20
 KEY_BYTES_MAX = 1 << 20
 COUNT_MAX = 1 << 20
-#: A body, and what a log entry or a stored row has around it.
+#: A body with the overhead of a log entry or of a stored row.
 ENTRY_BYTES_MAX = (1 << 24) + (1 << 20)
-#: A group's name has a business's and a target's in it, a holder's name a group's.
+#: A group's name contains the names of a business and a target; a holder's name contains a group's.
 GROUP_CHARS_MAX, HOLDER_CHARS_MAX = 2 * NAME_CHARS_MAX, 3 * NAME_CHARS_MAX
 
 
-#: Of a home's brokers.
+#: Limit of the addresses of a home's brokers.
 ADDRESSES_MAX = 100
 #: A home term counts promotions: a term that could never be exceeded must not come from outside.
 HOME_TERM_MAX = 1_000_000
@@ -55,7 +55,7 @@ NETWORKS_MAX, NETWORK_CHARS_MAX = 100, 64
 PREDICATE_CHARS_MAX = 40_000
 #: Sets on the way from the home, each of which may choose rows.
 LEVELS_MAX = 100
-#: Of an adapter's report (reports.py).
+#: Limits of an adapter's report (reports.py).
 REPORTED_TABLES_MAX = 256
 REPORTED_NAME_CHARS_MAX = 300
 REPORTED_REASON_CHARS_MAX = 500
@@ -402,6 +402,7 @@ def check(message: Message, where: str = "") -> None:
 
 
 def _violation(message: Message, field: str, rule: Rule, where: str) -> ProtocolError:
+    """Return the error for a field that is out of its range."""
     return ProtocolError(f"{where}{message.DESCRIPTOR.name}.{field} {rule.complaint(getattr(message, field))}")
 
 
@@ -431,6 +432,7 @@ def _plan(kind: Descriptor) -> _Plan:
 
 @cache
 def _has_rules(kind: Descriptor) -> bool:
+    """Return whether a kind of message, or a part of it, has rules."""
     inside = [field.message_type for field in kind.fields if field.message_type not in (None, kind)]
     return kind.name in RULES or any(map(_has_rules, inside))
 

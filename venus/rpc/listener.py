@@ -56,6 +56,7 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
         return self._connection.call(self._business, lambda channel: self._start(channel, timeout_s))
 
     def _start(self, channel: BrokerChannel, timeout_s: float) -> int:
+        """Open a stream; return the position that the broker keeps for the group."""
         self._open_stream(channel)
         with self._lock:
             if not self._wait(timeout_s):
@@ -101,7 +102,7 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
 
     def _wait(self, timeout_s: float) -> bool:
         end = time.monotonic() + timeout_s
-        while not self._arrived:  # what has arrived counts, even if the stream has failed behind it
+        while not self._arrived:  # what has arrived counts, even if the stream has failed after it
             if self._error is not None:
                 raise self._error
             if self._closing:
@@ -113,6 +114,7 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
         return True
 
     def _is_credit_due(self) -> bool:
+        """Return whether credit must be returned now."""
         late = time.monotonic() - self._credited_at > CREDIT_EVERY_S or not self._arrived
         return bool(self._taken_bytes) and (late or self._taken_bytes >= CREDIT_PART * self._credit_bytes)
 

@@ -26,18 +26,18 @@ GREETING: Final = b"venus stream 1\n"
 #: The kind of a piece, and the length of its content.
 HEAD = struct.Struct(">BI")
 RECEIVE_BYTES = 256 << 10
-#: Bodies are not compressed here: the largest one has the rest of its frame around it.
+#: Bodies are not compressed here, so a frame has room for the largest body and the rest of the frame.
 _FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + (1 << 20)
 _CONNECT_TIMEOUT_S = 2.0
 _PEER = struct.Struct("3i")  # process, user, group
-#: What Linux shows for every user that this process's user namespace does not know.
+#: The id that Linux reports for every user that this process's user namespace does not know.
 _UNKNOWN_USER = 65_534
 
 
 class PieceKind(IntEnum):
     """Kind of a piece."""
 
-    #: The client's first one names the method of the stream.
+    #: The first piece from the client; it names the method of the stream.
     OPEN = 0
     FRAME = 1
     #: The sender has no more frames; from the broker, the stream is over.
@@ -89,6 +89,7 @@ class PieceReader:
 
 
 def _check_head(number: int, size: int) -> PieceKind:
+    """Return the kind of a piece. Raises ProtocolError for an unknown kind or a size beyond its limit."""
     try:
         kind = PieceKind(number)
     except ValueError:
@@ -111,7 +112,7 @@ def encode_error(error: VenusError) -> bytes:
 
 
 def decode_error(content: bytes) -> VenusError:
-    """Return the error of such a piece."""
+    """Return the error in the content of a piece of `encode_error`."""
     try:
         details, said = json.loads(content)
         found = from_status(str(details), {str(key): str(value) for key, value in said.items()})
@@ -124,7 +125,7 @@ def decode_error(content: bytes) -> VenusError:
 
 
 def has_local_sockets() -> bool:
-    """Return whether this system has sockets without files that say who is at their other end."""
+    """Return whether this system has sockets without files that identify the process at their other end."""
     return hasattr(socket, "SO_PEERCRED") and hasattr(os, "eventfd")
 
 
@@ -169,4 +170,5 @@ def connect_to(address: str) -> socket.socket | None:
 
 
 def _socket_name(address: str) -> bytes:
+    """Return the abstract name of the socket for a broker's address."""
     return b"\0venus/" + address.encode()

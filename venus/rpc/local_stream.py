@@ -1,8 +1,8 @@
 """Client end of a stream to a broker on this machine, without gRPC (local_socket.py).
 
-A frame over gRPC costs both processes ten times the CPU, mostly in threads that wake each other. Here the thread that
-has something to send sends it, and one thread receives; it also sends what the socket did not take at once. A client
-that cannot use this, or that has to go to another broker, uses gRPC.
+A frame over gRPC costs both processes ten times the CPU, mostly in threads that wake each other. Here the calling
+thread sends its frames itself, and one thread receives. That thread also sends what the socket did not take at once. A
+client that cannot use this, or that has to go to another broker, uses gRPC.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LocalConnection:
         self._fallback: BrokerConnection | None = None
         if not self._is_served():
             self._open_fallback()
-            if self._fallback is not None and self._is_served():  # by now: it was starting
+            if self._fallback is not None and self._is_served():  # it was only starting before
                 self._fallback.close()
                 self._fallback = None
 
@@ -108,12 +108,14 @@ class LocalConnection:
             self._fallback.close()
 
     def _is_served(self) -> bool:
+        """Return whether the broker serves local streams now."""
         found = connect_to(self._reach)
         if found is not None:
             found.close()
         return found is not None
 
     def _open_fallback(self) -> None:
+        """Open the connection over gRPC."""
         self._fallback = BrokerConnection(self._reach, business=self._business, keepalive_s=self._keepalive_s)
 
 
@@ -150,7 +152,7 @@ class LocalStream(Generic[SentT, FrameT]):
         self._thread.start()
 
     def wake(self) -> None:
-        """Send what there is. The caller holds the client's lock."""
+        """Send the queued frames. The caller holds the client's lock."""
         self._send()
         if self._socket is not None and (self._unsent or self._due_at < self._sleeps_until):
             os.eventfd_write(self._poke, 1)
@@ -192,7 +194,7 @@ class LocalStream(Generic[SentT, FrameT]):
                     return
 
     def _add(self, kind: PieceKind) -> None:
-        """Send a piece without content behind what was not sent yet."""
+        """Send a piece without content after all unsent bytes."""
         self._unsent = memoryview(bytes(self._unsent) + build_piece(kind))
 
     # -- the thread ------------------------------------------------------------------------------------------------
@@ -238,6 +240,7 @@ class LocalStream(Generic[SentT, FrameT]):
                 return Unavailable("the broker does not answer any more")
 
     def _on_piece(self, kind: PieceKind, content: bytes) -> VenusError | None:
+        """Handle a piece; return the cause if it ends the stream."""
         if kind is PieceKind.FRAME:
             try:
                 frame = self._parse(content)
@@ -261,7 +264,7 @@ class LocalStream(Generic[SentT, FrameT]):
         return self._pinged_at + KEEPALIVE_TIMEOUT_S if is_asked else self._heard_at + self._keepalive_s
 
     def _check_silence(self) -> bool:
-        """Return whether the broker owes an answer for too long; ask it for one after a while."""
+        """Return whether the broker has owed an answer for too long; ask it for one after a while."""
         now = time.monotonic()
         if now < self._next_check():
             return False

@@ -1,9 +1,9 @@
 """Subscriber that reads increments from an in-sync replica, so that many targets do not load the leader.
 
 The group's stream is at the leader and carries positions and reports. A transient stream at a replica carries the
-increments. A replica serves only what is below its high watermark, and checks offset and epoch as a leader does. If it
-fails, the next one is used, at last the leader. The leader ends the group's stream when a replica leaves the in-sync
-set, and the caller opens both again.
+increments. A replica serves only what is below its high watermark, and checks offset and epoch as a leader does. If a
+replica fails, the next one is used, and the leader last. The leader ends the group's stream when a replica leaves the
+in-sync set, and the caller opens both again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: A replica that failed is not tried again for this long, and for twice as long each time: a try delays the increments.
+#: A failed replica is not tried again for this long, then for twice as long each time: a try delays the increments.
 AVOID_S = 30.0
 AVOID_MAX_S = 600.0
 
@@ -104,6 +104,7 @@ class NearestSubscriber(Subscriber):
         return self._candidates()[:1] not in ([], [self.reads_from])
 
     def _move_reader(self) -> None:
+        """Replace the reader by one at the best broker, from the same position on."""
         assert self._reader is not None
         position = self._reader.position
         self._reader.close()
@@ -121,12 +122,13 @@ class NearestSubscriber(Subscriber):
         raise Unavailable("no broker can be read")  # not reached: the leader is the last one
 
     def _candidates(self) -> list[str]:
-        """Return replicas that did not fail lately: those of this site first; groups spread over equal ones."""
+        """Return replicas that did not fail recently, this site's first; groups spread over equally near ones."""
         sites = {one.address: one.site for one in self._replicas if one.address not in self._avoided}
         ranked = rank_brokers(self._open.group, sites)
         return sorted(ranked, key=lambda address: not self._near or sites[address] != self._near)
 
     def _open_at(self, address: str, offset: int) -> Subscriber:
+        """Open a reader at one broker."""
         wanted = self._open
         reader = Subscriber(
             BrokerAddress(address, self._proof),
@@ -146,6 +148,7 @@ class NearestSubscriber(Subscriber):
         return reader
 
     def _leave(self, address: str, error: VenusError) -> None:
+        """Avoid a failed replica for a time that doubles with each failure."""
         logger.warning("%s is not read from broker %s any more: %s", self._business, address, error)
         self._failures[address] += 1
         wait_s = min(AVOID_MAX_S, AVOID_S * 2.0 ** min(self._failures[address] - 1, 16))

@@ -10,11 +10,11 @@ from venus.rpc.limit_rules import AddressRule, Bytes, ListRule, Name, Number, Ru
 #: Digits of an identifier, and values of a digit.
 DEPTH_MAX, BASE_MAX = 8, 64
 HOPS_MAX = 64
-#: Brokers that one message names.
+#: Limit of the brokers that one message names.
 BROKERS_MAX = 4096
 BUDGET_MS_MAX = 60_000
 LEASE_MS_MAX = 3_600_000
-#: Processor seconds a second.
+#: Limit of a load, in processor seconds a second.
 LOAD_MAX = 10_000.0
 #: A table is named by business and number, a subspace by a digit for each cut.
 TABLE_CHARS_MAX, PATH_CHARS_MAX = 2 * NAME_CHARS_MAX, 200

@@ -35,7 +35,7 @@ class Outgoing:
         self._asked: deque[broker_pb2.Decision] = deque()  # sent and not answered
         self._report: broker_pb2.AdapterReport | None = None
         self._committed: broker_pb2.Committed | None = None
-        self._said: broker_pb2.Committed | None = None  # the same, once it was sent
+        self._said: broker_pb2.Committed | None = None  # the newest position that was sent
         self._frame_bytes = SMALL_BYTES
         self._frames: deque[int] = deque()  # the last batch of each frame that was sent and is not acknowledged
         self.unacknowledged_bytes = 0
@@ -142,6 +142,7 @@ class Outgoing:
         return self._frame(halves, decisions)
 
     def _frame(self, halves: list[broker_pb2.Half], decisions: list[broker_pb2.Decision]) -> broker_pb2.ProducerFrame:
+        """Return a frame with these messages, and the waiting report and position."""
         self._asked.extend(d for d in decisions if d.verdict != broker_pb2.UNKNOWN)
         report, self._report = self._report, None
         committed, self._committed = self._committed, None
@@ -182,6 +183,7 @@ class Outgoing:
         self._committed = self._said or self._committed  # sending it twice does no harm
 
     def _drop_from(self, batch_no: int) -> None:
+        """Drop the half messages from this batch on: they are rolled back."""
         for queue in (self._queued, self._sent):
             while queue and queue[-1].batch_no >= batch_no:
                 self.unacknowledged_bytes -= half_cost(queue.pop())

@@ -72,8 +72,8 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
     ) -> broker_pb2.InitAck:
         """Open the stream and fence every older producer of the business.
 
-        Raises Held while a producer of another `owner` is alive, unless `take_over` is set. The broker may need as
-        long to find out as until it treats a silent connection as lost.
+        Raises Held while a producer of another `owner` is alive, unless `take_over` is set. To find out, the broker may
+        need as long as it takes to treat a silent connection as lost.
         """
         self._init.source_epoch = source_epoch
         self._init.source_last_batch = source_last_batch
@@ -127,7 +127,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
     def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
         """Queue a decision; `wait_until_decided` returns when it is durable.
 
-        `can_wait`: the caller does not wait for it.
+        `can_wait`: the caller does not wait for the answer.
         """
         with self._lock:
             self._check()
@@ -201,6 +201,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
     # -- both threads --------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        """Raise the error that ended the stream, or Unavailable if it is closed."""
         if self._error is not None:
             raise self._error
         if self._closing:
@@ -209,6 +210,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
     def _wait(
         self, done: Callable[[], bool], timeout_s: float, what: str, error: type[VenusError] = Unavailable
     ) -> None:
+        """Wait until a condition holds. Raises `error` after the timeout."""
         self._check()
         end = time.monotonic() + timeout_s
         while not done():
@@ -217,9 +219,11 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
             self._check()
 
     def _has_room(self) -> bool:
+        """Return whether the window has room for a half message."""
         return self._outgoing.unacknowledged_bytes <= self._window_bytes_max and not self._outgoing.is_rolling_back
 
     def _answer(self, batch_no: int) -> broker_pb2.Decided | None:
+        """Return the decision that covers a batch, None if it is not decided yet."""
         if self._committed is not None and self._committed.batch_no >= batch_no:
             return self._committed
         if self._rolled_back is not None and self._rolled_back.batch_no <= batch_no:
@@ -272,6 +276,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
             self._news.notify_all()
 
     def _note_persisted(self) -> None:
+        """Forget half messages that are on disk, and send those that waited for them."""
         self._outgoing.on_persisted(self._through)
         if self._outgoing:  # half messages that waited for these
             self._wake()

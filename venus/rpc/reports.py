@@ -128,6 +128,7 @@ def _check_figures(figures: broker_pb2.AdapterFigures) -> None:
 
 
 def _texts(table: broker_pb2.TableReport) -> tuple[str, str, str]:
+    """Return the texts of a table's report that have a limited length."""
     return table.reason, table.rows, table.columns
 
 
@@ -188,7 +189,7 @@ def rows_identity(message: broker_pb2.Opened | broker_pb2.Snapshot | broker_pb2.
 
 
 def check_table(snapshot: broker_pb2.Snapshot, rows: RowsIdentity | None, table_id: int) -> None:
-    """Raise Unavailable if a snapshot has other rows of a table than the set whose changes are followed.
+    """Raise Unavailable if a snapshot's rows of a table differ from those of the set whose changes are followed.
 
     `rows` None: the followed set has not sent its identity.
     """

@@ -1,8 +1,8 @@
 """Messages with a seal: the xxh3_64 of all their bytes, as their last field (protos/venus/wire/broker.proto).
 
-Bodies carry digests of their own, from the producer to the consumer; the seal guards what is said around them on
-one connection: numbers of batches, verdicts, offsets, acknowledgements, key ranges. TCP's checksum lets one damage in
-some ten thousand pass. Every call of every service goes through here, at both ends.
+Bodies carry digests of their own, from the producer to the consumer; the seal protects everything else on one
+connection: numbers of batches, verdicts, offsets, acknowledgements, key ranges. TCP's checksum misses about one damage
+in ten thousand. Every call of every service goes through here, at both ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEAL_BYTES = 9
 PRODUCE = "/venus.wire.Ingest/Produce"
 SUBSCRIBE = "/venus.wire.Delivery/Subscribe"
 LISTEN = "/venus.wire.Delivery/Listen"
-#: Reads only, and may come from a tool that knows no seals (docs/explanation/decisions.md).
+#: Methods that only read, and may be called by a tool without seals (docs/explanation/decisions.md).
 UNSEALED_ALLOWED = ("/venus.wire.Admin/Status",)
 
 OLDER_HINT = "run the same version of VENUS on both sides"
@@ -72,6 +72,7 @@ def unseal(kind: type[M], data: bytes, what: str) -> M:
 
 
 def _is_whole(data: bytes) -> bool:
+    """Return whether the seal matches the bytes before it."""
     return data[-SEAL_BYTES:] == TAG + xxhash.xxh3_64_digest(memoryview(data)[:-SEAL_BYTES])[::-1]
 
 
@@ -235,6 +236,7 @@ def _opening(path: str, kind: type[Message], serve: Callable[..., Any]) -> Calla
 
 
 def _request(path: str, kind: type[Message], data: bytes) -> Message:
+    """Return a checked request, sealed or, where that is allowed, unsealed."""
     if path in UNSEALED_ALLOWED and not _has_seal(data):
         request = _plain(kind, data)
     else:

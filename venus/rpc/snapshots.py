@@ -56,7 +56,7 @@ class Resume:
 
 
 class _ServerLost(Unavailable):
-    """The broker of a snapshot cannot be reached, while another one can."""
+    """The broker of a snapshot cannot be reached, but another broker can."""
 
 
 class SnapshotClient:
@@ -174,8 +174,8 @@ class SnapshotClient:
         at = resume or Resume()
         while True:
             try:
-                # to the end of the stream, not only of the rows: a call that is cancelled while the broker ends it is
-                # an error in the broker's log
+                # Read to the end of the stream, not only of the rows: cancelling a call while the broker ends it would
+                # leave an error in the broker's log.
                 connection, own_id = self._at(snapshot_id)
                 request = broker_pb2.ReadSplitRequest(
                     snapshot_id=own_id, split=split, after=at.after, chunk_bytes=chunk_bytes, own_range=own_range
@@ -195,10 +195,11 @@ class SnapshotClient:
                 time.sleep(min(RESUME_MAX_S, RESUME_FIRST_S * 2 ** (failures - 1)))
 
     def _stream(self, channel: grpc.Channel, request: broker_pb2.ReadSplitRequest, at: Resume) -> Iterator[Chunk]:
+        """Yield the chunks of one stream, and check their digests. Raises DigestMismatch."""
         call = read_split(channel, request)
         try:
             for sent in call:
-                body = sent.body  # a copy, each time it is asked for
+                body = sent.body  # each access makes a copy
                 if digest(body) != sent.digest:
                     raise DigestMismatch("a chunk of the full data arrived damaged; nothing of it was used")
                 chunk = decode_chunk(body)

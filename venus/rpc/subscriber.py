@@ -213,8 +213,9 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
             raise Unavailable("this subscriber is closed")
 
     def _wait(self, done: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until a condition holds; return False after the timeout."""
         end = time.monotonic() + timeout_s
-        while not done():  # what has arrived counts, even if the stream has failed behind it
+        while not done():  # what has arrived counts, even if the stream has failed after it
             self._check()
             left = end - time.monotonic()
             if left <= 0:
@@ -225,6 +226,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
         return True
 
     def _return_credit(self, nbytes: int) -> None:
+        """Count taken bytes, and return their credit if it is due."""
         self._taken_bytes += nbytes
         if self._credit_due():
             self._wake()
@@ -235,6 +237,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
         return bool(self._taken_bytes) and not self._has_deadline
 
     def _credit_due(self) -> bool:
+        """Return whether credit must be returned now."""
         if not self._taken_bytes:
             return False
         late = time.monotonic() - self._credited_at > CREDIT_EVERY_S

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 NAME = "audit.jsonl"
 FILE_BYTES_MAX = 10 << 20
 FILES_MAX = 5
-#: Of one text in a line.
+#: Limit of the characters of one text in a line.
 TEXT_CHARS_MAX = 1000
 
 
@@ -59,6 +59,7 @@ class AuditLog:
             os.close(descriptor)
 
     def _rotate(self) -> None:
+        """Rename the full file and the older ones; the oldest is overwritten."""
         for number in range(FILES_MAX - 1, 0, -1):
             older = self.path if number == 1 else self._rotated_path(number - 1)
             if older.exists():
@@ -76,6 +77,7 @@ def _size(path: Path) -> int:
 
 
 def _cut(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the line with its texts truncated."""
     return {name: value[:TEXT_CHARS_MAX] if isinstance(value, str) else value for name, value in line.items()}
 
 
@@ -144,6 +146,7 @@ class Refusals:
             return self._calls, self._connections
 
     def _count_silent(self) -> None:
+        """Count the connections that made no call in time."""
         limit = self._monotonic() - SILENT_S
         while self._pending and self._pending[0] < limit:
             self._pending.popleft()

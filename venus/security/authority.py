@@ -22,10 +22,10 @@ from venus.security.secrets import read_secret
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
-#: Clocks differ: a certificate is valid from a little before it was made.
+#: Clocks differ, so a certificate is valid from shortly before it was made.
 EARLIER = timedelta(minutes=5)
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
-#: What X.509 allows for a common name and for an organisational unit.
+#: Limit of X.509 for a common name and for an organisational unit.
 TEXT_CHARS_MAX = 64
 
 
@@ -91,6 +91,7 @@ def describe_certificate(certificate: Path) -> tuple[list[str], list[str]]:
 
 
 def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return the authority's certificate and key. Raises ConfigError."""
     if not (folder / CA_KEY).exists():
         hint = f"venus certs init {folder}, or -d FOLDER"
         raise ConfigError(f"{folder} has no authority: {CA_KEY} is missing", hint=hint)
@@ -105,6 +106,7 @@ def _authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.Ellipt
 
 
 def _subject(name: str, roles: Seq[str]) -> x509.Name:
+    """Return the subject of a certificate. Raises ConfigError for an invalid name or role."""
     if not name or len(name) > TEXT_CHARS_MAX or not name.isprintable() or "/" in name or name.startswith("."):
         hint = f"1 to {TEXT_CHARS_MAX} printable characters, no slash: it is also the name of its files"
         raise ConfigError(f"{name!r} cannot be the name of a certificate", hint=hint)
@@ -133,6 +135,7 @@ def _host(text: str) -> x509.GeneralName:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
+    """Return a certificate builder with the common fields set."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

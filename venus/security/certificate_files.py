@@ -79,7 +79,7 @@ def _check_listeners(settings: Settings) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is reachable from this machine only; a name counts by all of its addresses."""
+    """Return whether a host is reachable from this machine only; a name must have no other addresses."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -126,6 +126,7 @@ class CertificateFiles:
             return self._material
 
     def _renew(self, stamps: list[tuple[int, ...]]) -> None:
+        """Load changed files, unless they are invalid."""
         try:
             self._material = self._read()
         except (ConfigError, OSError) as error:  # between two files of one renewal: the next connection looks again
@@ -151,6 +152,7 @@ class CertificateFiles:
         return found
 
     def _end(self) -> datetime:
+        """Return when the certificate in use expires."""
         return self._material.pair.certificate.not_valid_after_utc
 
     def _read(self) -> Material:
@@ -168,6 +170,7 @@ class CertificateFiles:
 
 
 def _stamp(name: str) -> tuple[int, ...]:
+    """Return what changes when a file is replaced; () if there is no such file."""
     try:
         found = os.stat(name)
     except OSError:
@@ -216,6 +219,7 @@ def grpc_credentials(files: CertificateFiles, on_begin: Callable[[], None]) -> g
 
 
 def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
+    """Return the certificates in the form of gRPC."""
     return grpc.ssl_server_certificate_configuration([(material.pair.key, material.pair.chain)], material.ca)
 
 
@@ -223,7 +227,7 @@ class HttpContext(ssl.SSLContext):
     """Context of the HTTP port: passes each connection to a context made of the newest files.
 
     A context cannot forget an authority that it has loaded, so a renewal needs a new one. Browsers mostly have no
-    certificate: it is taken if there is one, and a token will do.
+    certificate: it is used if there is one, and otherwise a token suffices.
     """
 
     _files: CertificateFiles
@@ -243,6 +247,7 @@ class HttpContext(ssl.SSLContext):
         return self._renew().wrap_bio(*arguments, **options)
 
     def _renew(self) -> ssl.SSLContext:
+        """Return the context of the newest files."""
         material = self._files.current()
         if material is not self._made_of:
             self._now, self._made_of = _context(material), material

@@ -1,7 +1,7 @@
 """Certificates and keys in files, checked before they are used: each error is one line with its remedy.
 
-The library is imported where it is used: it takes 9 MiB, and longer to import than all of VENUS, and a process without
-TLS does without it.
+The library is imported only where it is used: it takes 9 MiB and more time to import than all of VENUS, and a process
+without TLS does not need it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def certificates(path: Path, option: str) -> list[Certificate]:
 def pair(certificate: Path, key: Path, now: datetime, section: str = "security.") -> Pair:
     """Read a certificate and its key. Raises ConfigError if they do not belong together or may not be used now.
 
-    `section` is what stands before `certificate` and `key` in the names of their options.
+    `section` is the prefix of `certificate` and `key` in the names of their options.
     """
     first = certificates(certificate, f"{section}certificate")[0]
     check_time(first, f"{section}certificate {certificate}", now)
@@ -122,6 +122,7 @@ def hosts(certificate: Certificate) -> list[str]:
 
 
 def _fits(name: str, host: str) -> bool:
+    """Return whether a name in a certificate, perhaps with a wildcard, covers a host."""
     try:
         return ip_address(name) == ip_address(host)
     except ValueError:

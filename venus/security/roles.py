@@ -2,7 +2,7 @@
 
 A role is written the same way in a certificate's subject (one OU each), in a token file and in [security.roles]:
 `producer(BUSINESS)`, `consumer(GROUP, BUSINESS)`, `reader(BUSINESS)`, `broker`, `operator`, `viewer`. `*` stands for
-every name. A group of the role is either the group's own name or the part behind `BUSINESS/`, so a target is named as
+every name. A group of the role is either the group's own name or the part after `BUSINESS/`, so a target is named as
 the configuration names it: `consumer(eu, main)` is the group `main/eu`.
 
 `CALLS` lists what each role may do; a call that is not listed is refused.
@@ -134,7 +134,7 @@ def parse(text: str) -> Role:
 
 
 def looks_like_role(text: str) -> bool:
-    """Return whether a certificate's OU is meant as a role, and not as the department that it usually is."""
+    """Return whether a certificate's OU is meant as a role, rather than as a department."""
     found = _ROLE.fullmatch(text)
     return found is not None and found[1] in PARAMETERS
 
@@ -157,7 +157,7 @@ def covers(identity: PeerIdentity, call: Call, business: str, group: str = "") -
 
 
 def missing_roles(call: Call, business: str = "", group: str = "") -> str:
-    """Return the roles that would suffice, as text; without a business, those without a limit."""
+    """Return the roles that would suffice, as text; without a business, the roles without parameters."""
     unlimited = {kind for kind in call.kinds if not PARAMETERS[kind]}
     texts = []
     for kind in sorted((not business and unlimited) or call.kinds):

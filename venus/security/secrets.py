@@ -1,8 +1,8 @@
-"""Secrets of the configuration: files that are their owner's alone, and passwords of databases.
+"""Secrets of the configuration: files that only their owner can read, and passwords of databases.
 
 Passwords come from a command or a file and are inserted into the URLs of the settings. They are read again for each new
 connection, so a changed password needs no restart. The URL can be pickled; a process that cannot read the password uses
-the one that was known when the URL was sent.
+the password that was known when the URL was sent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MASKING_KEY_BYTES_MIN = 16
 
 def read_masking_key(path: str, option: str) -> MaskingKey:
     """Read a masking key. Raises ConfigError for a file that is missing, too short, or that others may read."""
-    from venus.masking.functions import MaskingKey  # it brings Arrow
+    from venus.masking.functions import MaskingKey  # it imports Arrow
 
     secret = read_secret(Path(path), option).strip()
     if len(secret) < MASKING_KEY_BYTES_MIN:
@@ -150,6 +150,7 @@ def _url_of(section: str, database: SourceSettings | TargetSettings) -> SecretSt
 
 
 def _with_password(section: str, database: SourceSettings | TargetSettings) -> str:
+    """Return the URL of a database with its password inserted. Raises ConfigError."""
     url = database.url.get_secret_value()
     user = _USER.search(url)
     if user is None:
@@ -189,6 +190,7 @@ def _from_command(section: str, database: SourceSettings | TargetSettings) -> st
 
 
 def _first_line(text: str, what: str) -> str:
+    """Return the first line of a text as a password. Raises ConfigError."""
     line = text.partition("\n")[0].rstrip("\r")
     if not line or len(line) > PASSWORD_CHARS_MAX:
         raise ConfigError(f"{what} gives no password in its first line", hint="its first line is the password")

@@ -23,7 +23,7 @@ SUBJECT_CHARS_MAX = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmKind:
-    """A kind of alarm. The groups of its pattern are the subject; without groups there is one for each business."""
+    """A kind of alarm. The groups of its pattern are the subject; without groups there is one alarm per business."""
 
     name: str
     #: Empty: the sentence itself begins with the source or a target.
@@ -381,7 +381,7 @@ RULES = (
         description="alarms do not reach a recipient",
     ),
 )
-#: For every sentence that no rule matches.
+#: The kind of every sentence that no rule matches.
 UNKNOWN = AlarmKind(name=OTHER, hop=BROKER, pattern="", description="anything else that needs attention")
 NAMES = (*(rule.name for rule in RULES), OTHER)
 
@@ -405,7 +405,7 @@ def min_duration_s(name: str) -> float:
 
 
 def hop_of(rule: AlarmKind, sentence: str) -> str:
-    """Return the hop on which an alarm stands."""
+    """Return the hop to which an alarm belongs."""
     return rule.hop or (SOURCE if sentence.startswith("source") else TARGET)
 
 

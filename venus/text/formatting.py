@@ -79,11 +79,12 @@ def find_option_line(text: str, path: list[str]) -> int:
 
 
 def _key_parts(dotted: str) -> list[str]:
+    """Return the parts of a dotted TOML key."""
     return [a or b or c for a, b, c in re.findall(r"""([\w-]+)|"([^"]*)"|'([^']*)'""", dotted)]
 
 
 def suggest_nearest(name: str, known: Iterable[str], *, prefix: str = "", in_full: bool = False) -> str:
-    """Return ` (did you mean orders?)`, or nothing; upper and lower case are equal.
+    """Return ` (did you mean orders?)`, or nothing; case is ignored.
 
     A table may be named without its schema; `in_full` suggests it with its schema nevertheless.
     """
@@ -98,7 +99,7 @@ def suggest_nearest(name: str, known: Iterable[str], *, prefix: str = "", in_ful
 def find_named_table(name: str, tables: Seq[tuple[str, ...]], target: str) -> str:
     """Return the first name of the one table that has the name `name`. Raises ConfigError for none and for several.
 
-    Upper and lower case are equal if no name is the same: the two databases of a pair may write it differently.
+    Case is ignored if no name matches exactly, because the two databases of a pair may write it differently.
     """
     for fold in (str, str.casefold):
         found = [names[0] for names in tables if fold(name) in map(fold, names)]

@@ -65,7 +65,7 @@ class MysqlScratch(UrlPlace):
     dialect = "mysql"
     empty_is_null = False
     concurrent_writers = True
-    captures_truncate = False  # no trigger fires; InnoDB's number of the table shows it afterwards
+    captures_truncate = False  # no trigger fires for TRUNCATE; InnoDB's number of the table shows it afterwards
     fires_on_cascade = True
     types: Mapping[str, str] = {"int": "int", "text": "longtext", "blob": "longblob", "decimal": "decimal(10,2)"}
     statements = statement
@@ -116,11 +116,11 @@ class MysqlScratch(UrlPlace):
         return torture.COLUMNS, torture.SETUP
 
     def script(self) -> str:
-        """Return the lines that make a scratch database."""
+        """Return the lines that create a scratch database."""
         return _SCRIPT
 
     def removal(self) -> str:
-        """Return the statements that remove what a run has left."""
+        """Return the statements that remove the remains of a run."""
         name = quote(self.namespace)
         return f"DROP DATABASE {name}; CREATE DATABASE {name}"
 
@@ -139,7 +139,7 @@ class MysqlScratch(UrlPlace):
             return [f"{kind} {name}" for kind, name in self._read_objects(connection)]
 
     def prepare(self) -> None:
-        """Do nothing: the database is all that a run needs."""
+        """Do nothing: a run needs only the database."""
 
     def clear(self) -> None:
         """Drop all objects of the database."""
@@ -170,7 +170,7 @@ class MysqlScratch(UrlPlace):
 
 
 def _find_queries(recorded: RecordedStatements) -> list[tuple[str, str]]:
-    """Return the last rendered query of each name; the fill is one that continues behind a key."""
+    """Return the last rendered query of each name; for fills, the last one that continues after a key."""
     found = [("probe", list(recorded[("cut", "head")])[-1])] if ("cut", "head") in recorded else []
     for name, block in (("claim", "numbers"), ("changes", "changes"), ("fill", "fill")):
         texts = [t for t in recorded.get(("cut", block), {}) if "`proof`" in t or name == "claim"]
@@ -180,14 +180,14 @@ def _find_queries(recorded: RecordedStatements) -> list[tuple[str, str]]:
 
 
 def _check_plan(name: str, rows: list[tuple[str, ...]]) -> PlanCheck:
-    """Report a scan of the application's table, which the queries call t."""
+    """Return the plan with a complaint if it scans the application's table, which the queries call t."""
     steps = tuple(" ".join(filter(None, row)) for row in rows)
     scanned = [step for step, row in zip(steps, rows, strict=True) if "t" in row[2:3] and "ALL" in row[3:5]]
     return PlanCheck(name=name, steps=steps, complaint="; ".join(scanned))
 
 
 class MysqlApplication(DriverApplication):
-    """An application on MariaDB or MySQL, whose names end with the basic plane of Unicode."""
+    """An application on MariaDB or MySQL, whose names cannot contain characters above U+FFFF."""
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement. Raises NameNotPossible."""

@@ -110,6 +110,7 @@ def new_version_sql(schema: TableSchema, number_max: int) -> str:
 
 
 def _version_parts(schema: TableSchema, number_max: int = 0) -> dict[str, str]:
+    """Return the values of the registry's row for a version, as SQL."""
     return {name: literal(value) for name, value in version_values(schema, number_max).items()}
 
 
@@ -126,7 +127,7 @@ def set_state(connection: MysqlConnection, table_id: int, state: str, reason: st
 
 
 def mark_missed_changes(connection: MysqlConnection, table_id: int, reason: str) -> None:
-    """Mark a table RESYNC, unless it has left capture meanwhile: then its triggers are missing by intention."""
+    """Mark a table RESYNC, unless it has just been released: then its triggers are missing on purpose."""
     connection.run(statement("registry", "missed", table_id=str(table_id), reason=literal(reason)))
 
 
@@ -244,7 +245,7 @@ class DefinitionCache:
         self._read: dict[str, tuple[MysqlTable, str]] = {}
 
     def clear(self) -> None:
-        """Read every definition again."""
+        """Forget all definitions, so that each is read again."""
         self._read.clear()
 
     def find_stale(self, names: Iterable[str], found: MysqlDictionary) -> list[str]:
@@ -260,7 +261,7 @@ class DefinitionCache:
         )
 
     def store(self, names: Iterable[str], texts: Mapping[str, str], found: MysqlDictionary) -> None:
-        """Keep the definitions of these tables, as old as this dictionary, and forget those that are not shown."""
+        """Keep these definitions as read with this dictionary; forget those of tables without a text."""
         for name in names:
             self._read.pop(name, None)
         self._read |= {name: (found.tables[name], text) for name, text in texts.items() if name in found.tables}
@@ -271,7 +272,7 @@ class DefinitionCache:
 
 
 def load_capture_state(connection: MysqlConnection, cache: DefinitionCache | None = None) -> MysqlCaptureState:
-    """Read the registry and the dictionary; repeat if a table was altered meanwhile."""
+    """Read the registry and the dictionary; repeat if a table was altered during the read."""
     cache = DefinitionCache() if cache is None else cache
     while True:
         mark = read_mark(connection)
@@ -284,7 +285,7 @@ def load_capture_state(connection: MysqlConnection, cache: DefinitionCache | Non
         found = read_dictionary(connection, zero_dates_null=connection.options.zero_dates_null)
         if texts == read_definitions(connection, stale):
             cache.store(stale, texts, found)
-            if {*cache.find_stale(names, found)} <= {*stale}:  # those that are recent
+            if {*cache.find_stale(names, found)} <= {*stale}:  # only tables altered so recently that they stay stale
                 break
     captured = tuple(
         _captured_table(connection, k, found.tables.get(k.schema.name), _definition(cache, k.schema.name, found))
@@ -336,7 +337,7 @@ def _add_hidden_checks(schema: TableSchema, known: TableSchema) -> TableSchema:
 
 
 class MysqlRegistry(SourceRegistry):
-    """The registry of one source, with what capture has loaded of it."""
+    """The registry of one source, and the state that capture has loaded from it."""
 
     def __init__(self, writer: MysqlConnection) -> None:
         self._writer = writer

@@ -72,7 +72,7 @@ def _trim_fraction(text: str) -> str:
 
 
 def _convert_dates(values: Seq[Value], *, is_date: bool, fraction: bool, zone: str, null: bool) -> Seq[Value]:
-    """Convert a column of dates. Valid dates are checked as a whole column, without a conversion of each."""
+    """Convert a column of dates. If all are valid, one check of the whole column is enough."""
     parse: Callable[[str], object] = date.fromisoformat if is_date else datetime.fromisoformat
     try:
         for value in values:

@@ -33,15 +33,15 @@ GRANT CREATE SESSION, CREATE TABLE, CREATE SEQUENCE, CREATE TRIGGER, CREATE VIEW
 venus prove --source 'oracle+oracledb://{_USER}:PASSWORD@HOST:1521/?service_name=SERVICE'"""
 _FACT = "fact_"
 _PARSED = re.compile(r"\s*(?:SELECT|WITH|INSERT|UPDATE|DELETE|MERGE|BEGIN|DECLARE|\()\b", re.IGNORECASE)
-#: A literal or a quoted name, or a word in lower case: the cases write only names so.
+#: A literal, a quoted name, or a word in lower case: the cases write only names in lower case.
 _WORD = re.compile(r"""('(?:[^']|'')*'|"[^"]*")|\b(?!varchar\b)([a-z_]\w*)\b""")
-#: More than once: a type or a view may need another one.
+#: How often to drop everything: a type or a view may need another one, which is dropped later.
 _ROUNDS = 3
 _MORE = {"TABLE": " CASCADE CONSTRAINTS PURGE", "TYPE": " FORCE"}
 
 
 def quote_names(sql: str) -> str:
-    """Quote the names of a statement: unquoted they would be upper case in Oracle, and some are its words."""
+    """Quote the names of a statement: Oracle would convert unquoted names to upper case, and some are keywords."""
     return _WORD.sub(lambda found: found[1] or f'"{found[2]}"', sql)
 
 
@@ -104,11 +104,11 @@ class OracleScratch(UrlPlace):
         return torture.COLUMNS, ()
 
     def script(self) -> str:
-        """Return the lines that make a scratch schema."""
+        """Return the lines that create a scratch schema."""
         return _SCRIPT
 
     def removal(self) -> str:
-        """Return the statement that removes what a run has left; the script makes the user again."""
+        """Return the statement that removes the remains of a run; the script creates the user again."""
         return f"DROP USER {quote(self.namespace)} CASCADE"
 
     def read_facts(self) -> list[tuple[str, str]]:
@@ -129,7 +129,7 @@ class OracleScratch(UrlPlace):
             return [f"{kind} {name}" for kind, name in session.fetch_rows(statement("scratch", "objects"))]
 
     def prepare(self) -> None:
-        """Do nothing: the schema is all that a run needs."""
+        """Do nothing: a run needs only the schema."""
 
     def clear(self) -> None:
         """Drop all objects of the schema. Raises SourceError if one cannot be dropped."""
@@ -166,7 +166,7 @@ class OracleScratch(UrlPlace):
 
 
 def _drop(session: OracleSession, kind: str, name: str, *, must_work: bool) -> None:
-    """Drop an object. In the first rounds it may need another one that goes later, or be gone with another one."""
+    """Drop an object. In early rounds this may fail: another object may need it, or it was dropped with another."""
     try:
         session.run(statement("scratch", "drop", kind=kind, name=quote(name), more=_MORE.get(kind, "")))
     except SourceError:
@@ -175,7 +175,7 @@ def _drop(session: OracleSession, kind: str, name: str, *, must_work: bool) -> N
 
 
 def _find_queries(recorded: RecordedStatements) -> Iterator[tuple[str, str]]:
-    """Yield the last rendered query of each name; the fill is one that continues behind a key."""
+    """Yield the last rendered query of each name; for fills, the last one that continues after a key."""
     for name in ("probe", "claim", "changes", "fill"):
         texts = list(recorded.get(("cut", name), {}))
         if name in ("changes", "fill"):
@@ -185,7 +185,7 @@ def _find_queries(recorded: RecordedStatements) -> Iterator[tuple[str, str]]:
 
 
 def _check_plan(name: str, rows: list[tuple[str, str]]) -> PlanCheck:
-    """Report a full scan of the application's table, and a sort in a fill."""
+    """Return the plan with a complaint if it scans the application's table, or sorts in a fill."""
     steps = tuple(f"{step} {of}".rstrip() for step, of in rows)
     scanned = [
         text.strip()

@@ -123,7 +123,7 @@ def read_states(session: OracleSession) -> dict[int, tuple[str, str]]:
 
 
 def restart_with_sweep(session: OracleSession, table_id: int, version: int) -> None:
-    """Make the fill that begins end in a sweep, and raise the table's version to at least this one."""
+    """Make the fill that now begins end in a sweep, and raise the table's version to at least this one."""
     session.run(statement("registry", "sweep"), {"table_id": table_id})
     captured = read_tables(session)[table_id]
     if captured.schema.version < version:
@@ -138,12 +138,12 @@ def set_state(session: OracleSession, table_id: int, state: str, reason: str) ->
 
 
 def begin_comparison(session: OracleSession, table_id: int, reason: str) -> bool:
-    """Let the fill that begins compare; return whether it had read nothing yet."""
+    """Turn the fill that begins into a comparison; return False if it has read rows already."""
     return session.run(statement("registry", "begin_comparison"), {"table_id": table_id, "reason": reason}) == 1
 
 
 def mark_missed_changes(session: OracleSession, table_id: int, reason: str) -> None:
-    """Mark a table RESYNC, unless a fill with a sweep is already reading it again; compare it once more."""
+    """Mark a table RESYNC, unless a fill with a sweep is reading it again; force another comparison."""
     again = {"table_id": table_id, "reason": comparison_reason("rows have vanished meanwhile")}
     if not session.run(statement("registry", "compare_again"), again):
         session.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason[:REASON_CHARS]})
@@ -186,7 +186,7 @@ def advance_fill(session: OracleSession, before: FillState, after: FillState) ->
 
 
 IDENTITY = "VENUS_IDENTITY"
-#: A switch-over of Data Guard changes DB_UNIQUE_NAME, so it decides only if DBID may not be read.
+#: A switch-over of Data Guard changes DB_UNIQUE_NAME, so that name decides only if DBID may not be read.
 DECISIVE_FACTS = (("DBID", "CON_NAME"), ("DBID",), ("DB_UNIQUE_NAME", "CON_NAME"), ("DB_UNIQUE_NAME",))
 
 
@@ -199,7 +199,7 @@ def read_identity_facts(session: OracleSession, *, containers: bool) -> dict[str
         try:
             found[fact] = str(session.fetch_row(statement("dictionary", block))[0] or "")
         except (SourceError, SchemaChanged):
-            session.rollback()  # V$DATABASE may not be read
+            session.rollback()  # this user may not read V$DATABASE
     return found
 
 

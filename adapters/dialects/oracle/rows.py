@@ -1,7 +1,7 @@
 """Rows of a captured table at Oracle: the statements that read it, bounded reading, canonical text, packed sections.
 
 On the path of a row this module lies between the snapshot and the batches; later modules never see the driver's values.
-Values stay exact: a float where a decimal is expected means that the driver was set up wrongly, and raises an error.
+Values stay exact: a float where a decimal is expected shows a wrong setup of the driver, and raises an error.
 
 A fill continues behind a key with one statement for each column of the key, each a single range of the key's index.
 Oracle does not compare rows, and `K1 > :p1 OR K1 = :p1 AND K2 > :p2` is one range that begins at the first row: every
@@ -67,7 +67,7 @@ def _plain_text(value: Any) -> str:
 
 
 def _check_text(value: Any) -> str:
-    """Return a text that the server has converted into Unicode: it writes U+FFFD for bytes without a meaning."""
+    """Return a text converted by the server. Raises SourceError for U+FFFD, which replaces undefined bytes."""
     text = _plain_text(value)
     if REPLACED in text:
         raise SourceError(
@@ -191,7 +191,7 @@ Bound = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillSql:
-    """The statements of a table's fill. Those behind a key are ordered by the number of bound columns, all first."""
+    """The statements of a table's fill. Those in `behind` continue after a key; the first binds all key columns."""
 
     first: str
     behind: tuple[str, ...]
@@ -280,10 +280,10 @@ def _decode_tag(tag: str, value: str) -> Any:
 #: The number of rows fetched at a time where no row may be large.
 PIECE_ROWS = 2000
 
-#: The summary of a row's log rows in the last column if they contain a deletion: see cut.sql.
+#: The value of the last column if a row's log rows contain a deletion: see cut.sql.
 DELETED = 0
 
-#: Reads a LOB of this length by its locator.
+#: Reads a LOB by its locator; the second argument is its length.
 ReadLob = Callable[[Any, int], Any]
 
 
@@ -295,7 +295,7 @@ class OracleAccess(TableAccess):
     NULL_IN_KEY = ""
 
     readings: tuple[OracleReading, ...]  # in wire order
-    lobs: tuple[int, ...]  # which of them are LOBs: their lengths and locators follow all other columns
+    lobs: tuple[int, ...]  # the indexes of LOBs, whose lengths and locators follow all other columns
     log: str  # empty: captured inline, the table itself has the changes
     changes_sql: str
     deleted_sql: str  # the keys of a part of the log that have a logged deletion

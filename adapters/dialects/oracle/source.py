@@ -1,7 +1,7 @@
 """Oracle as a source: the parts of the dialect contract over two sessions (VENUS 3.1); its survey.
 
 The survey for `venus assess` only reads: optimizer statistics, changes since then, segments, a small sample, the
-server's own counters. A view that its user may not read is named with the GRANT.
+server's own counters. If its user may not read a view, the survey names the view and the GRANT.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ NO_ORACLE_MEASURED = (
     " redo and undo: estimated"
 )
 _FETCH_ROWS = 500
-#: A sample is spread over all blocks of a table that has at least this multiple of its rows.
+#: A sample is spread over all blocks of a table that has at least this many times as many rows as the sample.
 _SPREAD = 20
 
 
@@ -211,7 +211,7 @@ class OracleServerFacts:
     unknown: list[str] = field(default_factory=list)
 
     def read(self) -> None:
-        """Read everything that this user may see."""
+        """Collect all facts that this user may see."""
         self._add("version", self.dictionary.release)
         if self.version.patch_registry:
             patches = self._rows("last patch", "patches", "DBA_REGISTRY_SQLPATCH")
@@ -282,7 +282,7 @@ def _read_attached_objects(session: OracleSession, dictionary: OracleDictionary,
 
 
 def _read_segment_sizes(session: OracleSession, owner: str, user: str) -> Mapping[tuple[str, str], int] | None:
-    """Return the sizes of segments from the view of all segments, which needs a grant, else from the user's own."""
+    """Return the sizes of segments, from the view of all segments if granted, else from the user's own segments."""
     for view in ("segments_of_anybody", *(["segments_of_own"] if owner == user else [])):
         text = statement("survey", "segments", segments=statement("survey", view))
         try:
@@ -340,7 +340,7 @@ def _sample_table(
 
 
 def sample_query(table: OracleTable, rows: int | None) -> str:
-    """Return the query of a sample, which selects like a fill but omits large values: their segments have a size."""
+    """Return the query of a sample. It selects like a fill, but omits large values, whose segments show their size."""
     columns = [
         f"{reading.expression(quote(name))} AS C{number}"
         for number, (name, reading) in enumerate(table.readings.items())
@@ -374,6 +374,7 @@ def _stream_rows(session: OracleSession, text: str) -> Iterator[Row]:
 
 
 def _unknown_figures(sizes: Seq[TableSize], figures: Mapping[str, _SchemaFigures], user: str) -> Iterator[str]:
+    """Yield the figures that are not available, each with the way to get it."""
     yield NO_ORACLE_MEASURED
     for owner, found in figures.items():
         if found.segments is None:

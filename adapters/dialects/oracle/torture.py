@@ -1,8 +1,8 @@
 """The hardest values of Oracle's types, with the canonical text that each must become.
 
-`COLUMNS` are Oracle's own, for a real one; none of them has been seen on one yet. `STANDIN` are those that MariaDB in
-Oracle mode has under the same name and with the same meaning, or the type that stands for them there (double for
-BINARY_DOUBLE, datetime(6) for TIMESTAMP(6)).
+`COLUMNS` are Oracle's own types, for a real Oracle; none of them has been tried on one yet. `STANDIN` are the types
+that MariaDB in Oracle mode has under the same name and with the same meaning, or the type that stands for them there
+(double for BINARY_DOUBLE, datetime(6) for TIMESTAMP(6)).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ STANDIN = {
     ),
 }
 
-#: Types that differ from the stand-in's, and those it has not.
+#: Types that differ from the stand-in's, and those that it lacks.
 COLUMNS = {name: column for name, column in STANDIN.items() if column.type.startswith(("NUMBER", "CLOB"))} | {
     "c_number": Torture(
         type="NUMBER", values=(("1e-30", "0.000000000000000000000000000001"), ("1.50", "1.5"), ("1e38", "1" + "0" * 38))

@@ -1,9 +1,9 @@
 """An Oracle database as a side of a comparison (dialects/verify_contract.py): VENUS reads rows and computes checksums.
 
-Oracle computes no checksums: `||` ends at 4,000 bytes, STANDARD_HASH takes no LOB, and neither could be tried on an
+Oracle computes no checksums: `||` ends at 4,000 bytes, STANDARD_HASH accepts no LOB, and neither could be tried on an
 Oracle yet. So a comparison reads the rows with the same expressions as capture. It was run on the stand-in
-(tests/support/oracle/standin.py), never on an Oracle. A LOB that is written only through its locator fires no trigger
-and appears here as a capture fault.
+(tests/support/oracle/standin.py), never on an Oracle. A write through a LOB's locator fires no trigger, and appears
+here as a capture fault.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class OracleReader(RowReader):
         return access
 
     def _read_dictionary(self) -> dict[int, OracleAccess]:
-        dictionary = self._source.database.dictionary  # with the types of the configuration
+        dictionary = self._source.database.dictionary  # with the configured column types
         listed = {(t.owner, t.name): t for t in dictionary.list_tables()}
         found = {}
         for table_id, captured in registry.read_tables(self._session).items():

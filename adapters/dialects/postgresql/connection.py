@@ -5,8 +5,8 @@ string where that saves a round trip. Errors are classified by their remedy: the
 dictionary has changed (read it again), another session interfered (start over), or the statement is wrong.
 
 A connection pooler in transaction mode is refused. It could switch the server connection between two transactions, and
-the session's settings, prepared statements and locks would belong to another session: values would be read under
-other settings, and two processes could apply to one target. A pooler that keeps sessions is no problem.
+the session's settings, prepared statements and locks would belong to another session: values would be read under other
+settings, and two processes could apply to one target. A pooler in session mode is accepted.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def _has_shared_session(raw: Raw) -> bool:
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = tuple[Any, ...]
 
-#: Messages about a wrong URL, or about a password, name or pg_hba.conf that may be wrong only temporarily. libpq gives
-#: them no SQLSTATE.
+#: Messages about a wrong URL, or about a password, a host name or a pg_hba.conf that may be wrong only temporarily.
+#: libpq gives them no SQLSTATE.
 _REJECTED = re.compile(
     "authentication failed|no password supplied|does not exist|no pg_hba.conf entry|is not permitted to log in"
     "|permission denied for database"
@@ -96,8 +96,8 @@ _REJECTED = re.compile(
 _UNKNOWN_HOST = "could not translate host name"
 #: Class 08 connection, 53 resources, 57 operator intervention, 58 system.
 _TRANSIENT = ("08", "53", "57", "58")
-#: Classes of errors that psycopg2 raises itself, not always with the connection closed: after an immediate shutdown the
-#: next statement finds it broken. Errors that the server reports have subclasses of these.
+#: Classes of errors that psycopg2 raises itself. The connection is not always closed then: after an immediate shutdown,
+#: the next statement finds it broken. Errors that the server reports have subclasses of these.
 _LOST = (psycopg2.DatabaseError, psycopg2.OperationalError, psycopg2.InterfaceError)
 #: read_only_sql_transaction: the server is a standby, or the session is read-only.
 READ_ONLY = "25006"
@@ -145,10 +145,10 @@ class PostgresOptions:
     lock_timeout_s: float = 10.0
     #: After this time the server ends the open cut of a hung adapter, so that it does not block its successor for ever.
     idle_timeout_s: float = 120.0
-    #: Limit for one statement, including the time until VENUS has taken its rows.
+    #: Limit for one statement, including the time until VENUS has read its rows.
     statement_timeout_s: float = 900.0
-    #: install: how long the application may wait behind VENUS's lock request, and how often it is repeated. Well below
-    #: the server's deadlock_timeout (1 s), so that the server never ends the application's statement instead.
+    #: install: how long the application may wait behind VENUS's lock request, and how often that is repeated. The time
+    #: is well below the server's deadlock_timeout (1 s), so that the server never ends the application's statement.
     install_lock_timeout_s: float = 0.2
     install_attempts: int = 60
     #: Also capture writes under session_replication_role = replica (the source is itself a subscriber).
@@ -218,7 +218,7 @@ class PostgresConnection:
         self.url, self.options = split_url(url)
         #: The columns that travel.
         self.columns = columns
-        #: The size at which a log takes no more; 0 = no limit.
+        #: The size from which triggers write no more to a log; 0 = no limit.
         self.log_bytes_max = 0
         self.place = self.url.set(query={}).render_as_string(hide_password=True)
         try:
@@ -231,12 +231,12 @@ class PostgresConnection:
         self._texts = self._raw.cursor()
         self.run(self._settings())
         refuse_shared_sessions(self._raw, f"source {self.place}", "[source] url")
-        # without this permission VENUS's own heartbeat fires no trigger either; `check` reports whose setting it is
+        # without this right not even VENUS's heartbeat would fire a trigger; `check` reports whose setting it is
         with suppress(PostgresNotPermitted):
             self.run(statement("session", "own_triggers"))
 
     def _settings(self) -> str:
-        """Return the settings of the session. They fix the meaning of texts, and limit how long others wait for it."""
+        """Return the settings of the session, which fix the meaning of texts and limit how long others wait for it."""
         o = self.options
         return (
             f"{statement('session', 'settings')}; {statement('session', 'transactions')}; SET synchronous_commit = on;"

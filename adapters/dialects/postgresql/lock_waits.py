@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from venus.adapters.dialects.postgresql.sql import statement
 from venus.adapters.dialects.statements import describe_session
 
-#: Modes that block readers; modes of transactions that capture waits for, writers included; modes that block CREATE
-#: TRIGGER.
+#: Lock modes that block readers; those of transactions that capture waits for, writers included; those that block
+#: CREATE TRIGGER.
 FROM_READERS = ("AccessExclusiveLock",)
 FROM_CAPTURE = ("RowExclusiveLock", "AccessExclusiveLock")
 FROM_TRIGGERS = (
@@ -51,7 +51,7 @@ def find_holders(session: LockQuerySession, tables: Iterable[int], modes: Sequen
 
 
 def find_open_transactions(session: LockQuerySession) -> list[HeldLock]:
-    """Return the oldest transactions of other sessions in this database: a row does not show which of them locks it."""
+    """Return the oldest transactions of other sessions in this database: a row does not show which one locks it."""
     return _build_held_locks(session, session.rows(statement("waits", "open_transactions")))
 
 

@@ -44,7 +44,7 @@ _FACTS = (
     "role",
     "extensions",
 )
-#: The beginning of what PREPARE accepts.
+#: The beginnings of statements that PREPARE accepts.
 _PREPARED = re.compile(r"(?:WITH|SELECT|INSERT|UPDATE|DELETE|VALUES|\()\b", re.IGNORECASE)
 _COPIED = re.compile(r"COPY \((.*)\) TO STDOUT\s*", re.DOTALL)
 _PARAMETER = re.compile(r"%\((\w+)\)s|%s|%%")
@@ -115,11 +115,11 @@ class PostgresScratch(UrlPlace):
         return torture.COLUMNS, torture.SETUP
 
     def script(self) -> str:
-        """Return the lines that make a scratch database."""
+        """Return the lines that create a scratch database."""
         return _SCRIPT
 
     def removal(self) -> str:
-        """Return the statement that removes what a run has left."""
+        """Return the statement that removes the remains of a run."""
         with closing(self._open()) as connection:
             return "; ".join(self._drop_statements(connection))
 
@@ -143,7 +143,7 @@ class PostgresScratch(UrlPlace):
         return [dropped for _, name, dropped in objects if dropped and not name.startswith(f"{OWN_SCHEMA}.")]
 
     def prepare(self) -> None:
-        """Require that the role may create VENUS's schema, which nothing else would say before the first case."""
+        """Require that the role may create VENUS's schema; otherwise only the first case would reveal it."""
         with closing(self._open()) as connection, connection.transaction():
             connection.run(f"CREATE SCHEMA {OWN_SCHEMA}; DROP SCHEMA {OWN_SCHEMA}")
 
@@ -178,7 +178,7 @@ class PostgresScratch(UrlPlace):
         return checks
 
     def _find_queries(self, recorded: RecordedStatements) -> Iterator[tuple[str, str]]:
-        """Yield the last rendered query of each name: the fill that continues behind a key."""
+        """Yield the last rendered query of each name; for fills, the last one that continues after a key."""
         places = {"probe": "dirty", "claim": "log_taken", "changes": "changes", "fill": "fill"}
         for name, block in places.items():
             texts = [t for t in recorded.get(("cut", block), {}) if name == "probe" or _concerns_proof_table(t, name)]
@@ -188,7 +188,7 @@ class PostgresScratch(UrlPlace):
 
 
 def _unwrap_copy(text: str) -> str:
-    """Return the query of a COPY, and any other statement as it is."""
+    """Return the query inside a COPY; return any other statement unchanged."""
     found = _COPIED.fullmatch(text.strip())
     return found[1].strip() if found else text.strip()
 
@@ -198,7 +198,7 @@ def _concerns_proof_table(text: str, name: str) -> bool:
 
 
 def _check_plan(name: str, steps: tuple[str, ...]) -> PlanCheck:
-    """Report a scan of the application's table that should use the index of its key."""
+    """Return the plan with a complaint if it scans the application's table instead of using the key's index."""
     scanned = [step.strip() for step in steps if re.search(r"Seq Scan on proof\b", step)]
     sorted_ = [step.strip() for step in steps if name == "fill" and re.search(r"^\W*Sort\b", step)]
     return PlanCheck(name=name, steps=steps, complaint="; ".join([*scanned, *sorted_]))

@@ -46,7 +46,7 @@ class PostgresCapturedTable:
 
     @classmethod
     def combine(cls, known: RegisteredTable, table: PostgresTable | None) -> PostgresCapturedTable:
-        """Combine the two. The stored fingerprint is not used: an older version may have computed it differently."""
+        """Combine the two entries. The stored fingerprint is not used: older versions computed it differently."""
         usable = (
             table is not None
             and bool(table.key)
@@ -139,6 +139,7 @@ def new_version_sql(schema: TableSchema) -> str:
 
 
 def _version_parts(schema: TableSchema) -> dict[str, str]:
+    """Return the values of the registry's row for a version, as SQL."""
     return {name: literal(value) for name, value in version_values(schema).items()}
 
 
@@ -160,7 +161,7 @@ def set_state(connection: PostgresConnection, table_id: int, state: str, reason:
 
 
 def mark_missed_changes(connection: PostgresConnection, table_id: int, reason: str) -> None:
-    """Mark a table RESYNC, unless it has left capture meanwhile: then its triggers are missing by intention."""
+    """Mark a table RESYNC, unless it has just been released: then its triggers are missing on purpose."""
     connection.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason})
 
 
@@ -172,18 +173,18 @@ def count_waiting(connection: PostgresConnection, table_ids: Iterable[int], most
 
 
 def table_oids(captured: Iterable[PostgresCapturedTable]) -> dict[int, int]:
-    """Return the oids of captured tables by table_id; 0 for one that is gone."""
+    """Return the oids of captured tables by table_id; 0 for a dropped table."""
     return {c.schema.table_id: c.table.oid if c.table is not None else 0 for c in captured}
 
 
 def read_table_oids(connection: PostgresConnection) -> dict[int, int]:
-    """Read the oids of captured tables by table_id from the catalog, which waits for no lock, unlike the dictionary."""
+    """Read the oids of captured tables by table_id from the catalog: unlike the dictionary, it waits for no lock."""
     require_installation(connection)
     return dict(connection.rows(statement("registry", "oids")))
 
 
 def find_unreadable_tables(connection: PostgresConnection, oids: Mapping[int, int]) -> dict[int, str]:
-    """Return the tables that may not be read, or whose logs may not, with the remedy for messages.
+    """Return the tables that may not be read, or whose logs may not be read, with the remedy for messages.
 
     They include tables whose triggers may not write to the log, so that the application's statements fail.
     """
@@ -206,7 +207,7 @@ def restart_fill(connection: PostgresConnection, table_id: int) -> None:
 
 
 def begin_comparison(connection: PostgresConnection, table_id: int, reason: str) -> bool:
-    """Let the fill that begins compare; return whether it had read nothing yet."""
+    """Turn the fill that begins into a comparison; return False if it has read rows already."""
     values = {"table_id": table_id, "reason": reason}
     return connection.run(statement("registry", "begin_comparison"), values) == 1
 
@@ -255,12 +256,12 @@ def _read_backlog(connection: PostgresConnection, oids: Mapping[int, int]) -> di
     return {table_id: (int(counts[table_id]), int(ages.get(oid, 0))) for table_id, oid in oids.items()}
 
 
-#: What distinguishes a database from one that was loaded from its dump. A copy of the server's files has the same.
+#: Facts that distinguish a database from one loaded from its dump. A copy of the server's files has the same facts.
 DECISIVE_FACTS = (("system", "database"), ("database",))
 
 
 class PostgresRegistry(SourceRegistry):
-    """The registry of one source, with what capture has loaded of it."""
+    """The registry of one source, and the state that capture has loaded from it."""
 
     def __init__(self, connection: PostgresConnection) -> None:
         self._connection = connection
@@ -279,7 +280,7 @@ class PostgresRegistry(SourceRegistry):
         return True
 
     def read_captured_tables(self) -> tuple[list[PostgresCapturedTable], str]:
-        """Read the captured tables and the registry's mark, and keep neither."""
+        """Read the captured tables and the registry's mark, without caching them."""
         return load_captured_tables(self._connection, self._schemas)
 
     def invalidate(self) -> None:

@@ -1,6 +1,6 @@
 """Rows of a captured table at PostgreSQL: COPY TO STDOUT as sections of bounded size, while the server sends.
 
-psycopg2 pushes the rows of COPY into a file. A thread runs it into a pipe, and the reader takes whole lines from the
+psycopg2 pushes the rows of COPY into a file. A thread runs COPY into a pipe, and the reader takes whole lines from the
 pipe as it needs them. Memory holds only the pipe, one block and its sections, however large the cut is. The statements
 are in capture/cut_statements.py.
 """
@@ -34,7 +34,7 @@ _READ_BYTES = 1 << 18
 _SPOOL_BYTES = 8 << 20
 _NEWLINE = ord("\n")
 _NULL = "\\N"
-#: If new rows and others alternate more often than this in a block, they share a section.
+#: If new and other rows alternate more often than this in a block, they share a section.
 _RUNS_MAX = 8
 
 
@@ -110,7 +110,7 @@ class FewRows(_CopyOutput):
         self._data = copy_text(rows)
 
     def blocks(self, *, rows_max: int, bytes_max: int) -> Iterator[bytes]:
-        """Yield the rows undivided if they fit the limits, which is nearly always so."""
+        """Yield all rows at once if they fit the limits, as they nearly always do."""
         if self._count > rows_max or len(self._data) > bytes_max:
             yield from super().blocks(rows_max=rows_max, bytes_max=bytes_max)
         elif self._count:
@@ -190,7 +190,7 @@ def read_sections(
 ) -> Iterator[TableChanges]:
     """Yield the rows of a COPY as sections within the limits. A larger row travels alone. Raises UnfitRow.
 
-    `noted`: the flags also mark new rows, which get sections of their own where they are adjacent.
+    `noted`: the flags also mark new rows; adjacent ones get sections of their own.
     """
     for block in stream.blocks(rows_max=rows_max, bytes_max=bytes_max):
         if noted:

@@ -124,7 +124,7 @@ class PostgresSourceDictionary(SourceDictionary):
 
 
 PACE = ReadingPace(row_us=0.4, value_us=0.15, kib_us=1.5, trigger_us=40.0, log_row_bytes=45)
-#: A table with this many times the rows of a sample is sampled across all of its blocks.
+#: A table with at least this many times as many rows as a sample is sampled across all of its blocks.
 _SPREAD = 20
 
 
@@ -249,7 +249,7 @@ def _sample_table(
 
 
 def _largest_query(table: PostgresTable, spread: str, *, every: bool) -> str:
-    """Return the query of the largest of large values, of all rows or of some; empty without any."""
+    """Return the query for the size of the largest values, of all rows or of some; empty without such columns."""
     large = choose_large_columns(table.columns)
     if not large:
         return ""

@@ -110,7 +110,7 @@ COLUMNS = {
     "c_domain": Torture(type="positive", values=(("7", "7"),)),
 }
 
-#: The types of the application itself that these columns need.
+#: The application's own types that these columns need.
 SETUP = (
     "CREATE TYPE mood AS ENUM ('sad''ly', 'happy')",
     "CREATE TYPE pair AS (a int, b text)",

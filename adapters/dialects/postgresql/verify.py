@@ -38,7 +38,7 @@ from venus.codec.row_bytes import Layout
 from venus.config import Settings
 from venus.model import Kind, LogicalType, Sequence
 
-#: Blocks in each piece of a whole table that is read, 8 MiB.
+#: How many blocks of a table are read at a time, 8 MiB.
 PIECE_BLOCKS = 1024
 #: For larger tables, a sample of the pages decides where to split.
 EXACT_CUTS_ROWS = 5_000_000
@@ -64,7 +64,7 @@ class PostgresTableNames:
     relation_name: str  # for ::regclass
     columns: tuple[str, ...]
     casts: tuple[str, ...]  # the types of the key's columns
-    equals: tuple[str, ...]  # their qualified operators: that of an extension's type may not be in search_path
+    equals: tuple[str, ...]  # their qualified operators, because an extension's may not be in search_path
 
 
 def form_sql(kind: LogicalType, column: str, *, bare: bool = False) -> str:

@@ -5,8 +5,8 @@ Decisions and their reasons:
 - One writer at a time gives log numbers in commit order, so a watermark per table (`log_through`) is the exact delete.
   Consumed rows are purged in bounded pieces. The newest one stays: plain row numbers are then never reused, and no
   AUTOINCREMENT leaves `sqlite_sequence` behind in the application's file.
-- The application chooses the journal mode. Reading works in all of them. Without WAL, commits wait while a cut is
-  read, and `check` reports that. VENUS never changes the mode.
+- The application chooses the journal mode. Reading works in all of them. Without WAL, commits wait while a cut is read;
+`check` reports that. VENUS never changes the mode.
 - REPLACE removes rows without firing their delete triggers: a BEFORE trigger for each unique index (and for the rowid)
   logs the keys of the rows that REPLACE removes, whatever the connection's `recursive_triggers` says.
 - Any column can hold any value. VENUS never alters a value that the column's declared type cannot hold exactly.

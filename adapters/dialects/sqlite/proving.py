@@ -74,11 +74,11 @@ class SqliteScratch(UrlPlace):
         return torture.COLUMNS, torture.SETUP
 
     def script(self) -> str:
-        """Return the lines that make a scratch file."""
+        """Return the lines that create a scratch file."""
         return _SCRIPT
 
     def removal(self) -> str:
-        """Return the command that removes what a run has left."""
+        """Return the command that removes the remains of a run."""
         return f"rm {self.path}"
 
     def read_facts(self) -> list[tuple[str, str]]:
@@ -93,7 +93,7 @@ class SqliteScratch(UrlPlace):
             return [f"{kind} {name}" for kind, name in connection.execute(statement("scratch", "objects"))]
 
     def prepare(self) -> None:
-        """Do nothing: the file is all that a run needs."""
+        """Do nothing: a run needs only the file."""
 
     def clear(self) -> None:
         """Drop all objects of the file."""
@@ -129,7 +129,7 @@ class SqliteScratch(UrlPlace):
 
 
 def _check_plan(name: str, steps: tuple[str, ...]) -> PlanCheck:
-    """Report a scan of the application's table, which the queries call t, and a sort in a fill."""
+    """Return the plan with a complaint if it scans the application's table, called t, or sorts in a fill."""
     scanned = [step for step in steps if step == "SCAN t" or (name == "fill" and "TEMP B-TREE FOR ORDER BY" in step)]
     return PlanCheck(name=name, steps=steps, complaint="; ".join(scanned))
 

@@ -48,7 +48,7 @@ _COLUMNS = {"table_id", "schema_wire", "fingerprint", "state"}
 
 @dataclass(frozen=True, slots=True)
 class SqliteOwnedObjects:
-    """VENUS's own objects, by the numbers of the registered tables. Installations are atomic, so none is missing."""
+    """VENUS's own objects, by the numbers of the registered tables. Installations are atomic: no object is missing."""
 
     numbers: Collection[int]
 
@@ -151,6 +151,7 @@ def new_version_sql(schema: TableSchema, number_max: int) -> str:
 
 
 def _version_parts(schema: TableSchema, number_max: int) -> dict[str, str]:
+    """Return the values of the registry's row for a version, as SQL."""
     return {name: literal(value) for name, value in version_values(schema, number_max).items()}
 
 
@@ -183,7 +184,7 @@ def restart_with_sweep(connection: sqlite3.Connection, captured: SqliteRegistryE
 
 
 def advance_fill(connection: sqlite3.Connection, before: FillState, after: FillState) -> None:
-    """Store the progress of a fill, unless it was restarted meanwhile."""
+    """Store the progress of a fill, unless it was restarted since."""
     connection.execute(statement("registry", "advance_fill"), fill_values(before, after))
 
 
@@ -269,6 +270,7 @@ class SqliteRegistry(SourceRegistry):
         return self._change("advance_comparison", comparison_values(table_id, before, after, rows_done, done=done))
 
     def _change(self, block: str, values: Mapping[str, Any]) -> bool:
+        """Run a statement on the row of a table; return whether it changed the row."""
         with write_transaction(self._writer, self._file):
             return self._writer.execute(statement("registry", block), values).rowcount == 1
 

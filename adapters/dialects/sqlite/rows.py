@@ -49,7 +49,7 @@ _TIME = re.compile(_CLOCK, re.ASCII)
 _MOMENT = re.compile(rf"(\d{{4}})-(\d\d)-(\d\d)(?:[ T]{_CLOCK})?(?: ?(Z|[+-]\d\d:\d\d))?", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _HEX32 = re.compile(r"[0-9a-fA-F]{32}")
-#: Texts that are canonical already, one a line: one match nearly always accepts a whole column.
+#: Patterns of texts that are canonical already, one in each line: one match nearly always accepts a whole column.
 _LEAP_YEAR = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _PLAIN_DATE = (
     r"(?!0000)(?:\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
@@ -165,7 +165,7 @@ def _float_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
 
 
 def _plain_decimal(value: float) -> Text:
-    """Return a number without a declared scale: all of its digits, without an exponent."""
+    """Return the text of a number without a declared scale: all of its digits, without an exponent."""
     if isinstance(value, int):
         return str(value)
     text = float_text(value)
@@ -337,7 +337,7 @@ _RULES: dict[Kind, Callable[[LogicalType, bool], SqliteValueRule]] = {
 
 
 _UNBOUNDED = (Kind.TEXT, Kind.BYTES, Kind.JSON)
-#: A column with a declared length up to this counts as narrow.
+#: A column with a declared length of at most this counts as narrow.
 _NARROW_MAX = 1_000
 
 

@@ -133,7 +133,7 @@ class SqliteSourceDictionary(SourceDictionary):
 
 
 PACE = ReadingPace(row_us=1.5, value_us=0.55, kib_us=4.0, trigger_us=25.0, log_row_bytes=15)
-#: The pages of each table are added up in files up to this size only, because that reads the whole file.
+#: The pages of each table are added up only in files up to this size, because that reads the whole file.
 PAGES_BYTES_MAX = 1 << 30
 NO_CHANGES = "change rate: SQLite counts no changes; measure one working day, or ask the developers of the application"
 

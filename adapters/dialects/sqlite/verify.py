@@ -40,15 +40,15 @@ from venus.config import Settings
 from venus.errors import SourceError
 from venus.model import Kind, LogicalType, Sequence
 
-#: Rows in memory at once.
+#: How many rows are in memory at once.
 PIECE_ROWS = 20_000
 SECTION_BYTES = 1 << 30
-#: Keys in one statement. Each is a condition with its values as parameters.
+#: How many keys one statement selects. Each key is a condition with its values as parameters.
 KEYS_AT_ONCE = 200
 
 
 class SqliteRowReader(RowReader, ABC):
-    """A reader of rows in a SQLite file, of a source or of a target."""
+    """A reader of rows in a SQLite file, which is a source or a target."""
 
     @abstractmethod
     def _table(self, subject: Subject) -> str:
@@ -93,7 +93,7 @@ class SqliteRowReader(RowReader, ABC):
         return self._column(subject, subject.schema.key[0])
 
     def _key_term(self, subject: Subject, name: str) -> str:
-        """Return the SQL of a column of the key that is compared with a stored value."""
+        """Return the SQL of a key column for a comparison with a stored value."""
         return self._column(subject, name)
 
     def _key_condition(self, subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:
@@ -199,7 +199,7 @@ class SqliteReader(SqliteRowReader):
         return {by_stored[row] for row in logged & by_stored.keys()}
 
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
-        """Log the keys as the existing rows store them: 1 and 1.0 are two keys in a log."""
+        """Log the keys in the storage class that the existing rows have: 1 and 1.0 are two keys in a log."""
         width = len(subject.schema.key)
         names = ", ".join(f"t.{quote(name)}" for name in subject.schema.key)
         log = quote(log_table_name(subject.schema.table_id))
@@ -221,7 +221,7 @@ def open_reader(settings: Settings) -> SqliteReader:
 
 
 def stored_key(subject: Subject, key: Key) -> tuple[Any, ...]:
-    """Return the values that SQLite stores for a key of a table of the application."""
+    """Return the values that SQLite stores for a key in one of the application's tables."""
     columns = subject.schema.wire_columns
     return tuple(_stored_value(column.type, form) for column, form in zip(columns, key, strict=False))
 

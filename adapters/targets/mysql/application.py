@@ -2,8 +2,8 @@
 
 Their columns have types, character sets and collations of the application's choice. The server converts some values
 silently: it pads, trims blanks, or takes a number for a label. So rows are read back as capture reads them, in the same
-transaction, and a value that differs from the one that was sent is refused. Keys that are equal in a collation are
-two rows elsewhere, so they are compared byte by byte.
+transaction, and a value that differs from the one that was sent is refused. Two keys that are equal in a collation are
+different rows in other databases, so keys are compared byte by byte.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ApplicationTables:
             self._tables = read_dictionary(connection, zero_dates_null=address.options.zero_dates_null).tables
 
     def access(self, placed: MysqlPlacedTable, schema: TableSchema) -> MysqlAccess:
-        """Return how the rows of a table are read as canonical text, with these columns."""
+        """Return the statements that read the rows of a table as canonical text, with these columns."""
         table = self.find(placed.name)
         lost = [c.name for c in schema.columns if table is None or placed.fold(c.name) not in table.declared]
         if table is None or lost:
@@ -73,7 +73,7 @@ class ApplicationTables:
         own = {c.name: c.type for c in table.columns}
         columns = tuple(replace(c, type=own.get(c.name, c.type)) for c in schema.columns)
         access = build_access(table, replace(schema, columns=columns), zero_dates_null=False)
-        # VENUS's own columns have types for values that the server does not have itself
+        # VENUS's own columns hold values as text that no type of the server can hold
         terms, rules = [], list(access.rules)
         for n, (column, sent) in enumerate(zip(access.layout.columns, Layout.of(schema).columns, strict=True)):
             name = f"t.{quote(column.name)}"
@@ -117,7 +117,7 @@ class ApplicationTables:
         keys: Callable[[], list[str]],
         relation: str,
     ) -> None:
-        """Raise Refusal for a row that `relation` holds with another value than was sent.
+        """Raise Refusal if `relation` holds a row with a value that differs from the one sent.
 
         `keys`: conditions that select the rows.
         """
@@ -143,6 +143,7 @@ class ApplicationTables:
 
 
 def _match_condition(column: str, text: MysqlDeclaredType | None) -> str:
+    """Return the condition that a key column is identical in the rows `t` and `s`."""
     if text is None:
         return f"t.{column} = s.{column}"
     same = " = ".join(f"CAST(CONVERT({side}.{column} USING utf8mb4) AS BINARY)" for side in ("t", "s"))

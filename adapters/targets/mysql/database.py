@@ -48,7 +48,7 @@ class MysqlDatabase(SteppedDatabase):
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
         super().__init__(settings, name, rowsql, first_load=first_load)
         parse_url(self.url, f"targets.{name}.url", "write mysql+pymysql://USER@HOST:PORT/DATABASE")
-        #: In a database that was the application's, its own tables follow.
+        #: In a database that was the application's, the application's own tables follow.
         self.application = ApplicationTables(lambda: self.url) if name == OLD else None
 
     # -- sessions ------------------------------------------------------------------------------------------------------
@@ -88,12 +88,12 @@ class MysqlDatabase(SteppedDatabase):
         return wait_conditions(self._find_waits(session), states)
 
     def _find_waits(self, session: MysqlSession) -> Iterator[RowLockWait]:
-        """Yield the locks that the session waits for which has locked this target."""
+        """Yield the locks for which the session that has locked this target waits."""
         maker = "mariadb" if tables.read_server(session).is_mariadb else "mysql"
         values = {"lock": self.group}
         try:
             rows = session.rows(statement("dictionary", f"waits_{maker}", own=OWN), values)
-        except TargetError as error:  # it needs the privilege PROCESS
+        except TargetError as error:  # the query needs the privilege PROCESS
             logger.debug("target %s: lock waits are not shown: %s", self.name, error)
             return
         for table, pid, user, host, command, query, since in rows:

@@ -1,9 +1,9 @@
 """DDL of a MariaDB or MySQL target: tables, indexes, foreign keys, and the step to another version (VENUS 3.4). Pure.
 
-A table is created with its key, because InnoDB keeps rows in its order. Indexes and foreign keys follow the rows
-of a load. A new column is added, a dropped one stays and may be NULL, a type is widened; every other change halts the
-table with a reason. Each statement is left out if the dictionary shows that it was run: DDL ends its transaction, so a
-killed process may have run any number of them.
+A table is created with its key, because InnoDB stores rows in key order. Indexes and foreign keys follow the rows of a
+load. A new column is added, a dropped one stays and becomes nullable, a type is widened; every other change halts the
+table with a reason. A statement is left out if the dictionary shows that it was run: DDL ends its transaction, so a
+killed process may have run any number of statements.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def charset_sql(*, is_mariadb: bool) -> str:
 
 
 def column_sql(placed: MysqlPlacedTable, column: Column, *, is_added: bool = False) -> str:
-    """Return one column of a CREATE TABLE. An added column without a default may be NULL: other rows have no value."""
+    """Return one column of a CREATE TABLE. An added column without a default is nullable: older rows have no value."""
     declared = placed.types[column.name]
     required = not column.nullable or column.name in placed.schema.key
     default = _default_sql(column, declared)
@@ -60,7 +60,7 @@ def _comment_sql(comment: str) -> str:
 
 
 def _default_sql(column: Column, declared: str) -> str:
-    """Return a default that both kinds of server accept; large columns have none in MySQL."""
+    """Return a default that MariaDB and MySQL accept; MySQL allows none for large columns."""
     text = column.default_sql
     if declared.startswith("long") or column.identity or not text:
         return ""
@@ -83,7 +83,7 @@ def create_table(placed: MysqlPlacedTable, *, is_mariadb: bool) -> str:
 
 
 def side_definitions(placed: RelationalPlace) -> str:
-    """Return the columns of the side table of a resync. Rows that are older than a column get its default there."""
+    """Return the columns of a resync's side table. Rows older than a column get its default there."""
     return ", ".join(_side_column(placed, column) for column in placed.schema.wire_columns)
 
 
@@ -138,7 +138,7 @@ def foreign_key_statements(
 
 
 def file_heads(target: str) -> list[str]:
-    """Return the first comments of the file with the DDL."""
+    """Return the comments at the beginning of the file with the DDL."""
     return [
         f"Objects that `venus migrate --target {target}` creates at MariaDB; indexes follow the rows.",
         f"MySQL: write {collation(is_mariadb=False)} instead of {collation(is_mariadb=True)}.",
@@ -162,7 +162,7 @@ def plan_step(
     has_begun: bool,
     rekeying: bool = False,
 ) -> VersionStep:
-    """Return the step from one version to the next; a resync brings the key's new names (`rekeying`). Pure.
+    """Return the step from one version to the next; only a resync (`rekeying`) may rename key columns. Pure.
 
     `present` has the columns of the table, by their names in lower case. `has_begun` means that the
     statements of this step were run before, perhaps not all of them.
@@ -226,7 +226,7 @@ _INTEGERS = ("smallint", "int", "bigint")
 
 
 def can_widen(was: str, wanted: str) -> bool:
-    """Return whether every value of one declared type is one of another."""
+    """Return whether every value of the type `was` is also a value of `wanted`."""
     if was in _INTEGERS and wanted in _INTEGERS:
         return _INTEGERS.index(was) <= _INTEGERS.index(wanted)
     if is_text(was) and is_text(wanted):

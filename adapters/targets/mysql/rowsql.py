@@ -28,11 +28,11 @@ statement = Statements(__name__.rpartition(".")[0])
 
 #: The longest statement that writes rows; shorter if the server accepts less.
 STATEMENT_BYTES = 1 << 20
-#: For fewer rows, INSERT takes fewer round trips.
+#: From this number of rows LOAD DATA pays off; for fewer, INSERT takes fewer round trips.
 LOAD_ROWS_MIN = 50
 #: How many keys one statement deletes.
 KEYS_MAX = 2_000
-#: The same if each key is written twice, and texts as hexadecimal digits.
+#: The same for statements that write each key twice, with texts as hexadecimal digits.
 _EXACT_KEYS_MAX = 200
 
 
@@ -43,9 +43,9 @@ class MysqlRowSql(TableStatements):
 
     def __init__(self, placed: MysqlPlacedTable, group: str, application: ApplicationTables | None = None) -> None:
         super().__init__(placed, group, f"{quote(placed.namespace)}.")
-        #: How the tables of the application are read, in a database that follows.
+        #: The reader of the application's tables, in a database that follows.
         self.application = application
-        #: Whether rows are refused that a table of the application would store with another value.
+        #: Whether to refuse rows that a table of the application would store with a different value.
         self.is_exact = True
         self._text_keys = application.text_keys(placed) if application is not None else {}
         self.names |= {
@@ -57,7 +57,7 @@ class MysqlRowSql(TableStatements):
             self.names["match"] = application.key_match(placed)
 
     def writer(self, kind: LogicalType, name: str) -> Callable[[Value], str]:
-        """Return the function that writes values of this type for a column, which has this name at the source."""
+        """Return the function that writes values of this type as SQL for the column with this name at the source."""
         if self.application is None:
             return value_writer(kind, self.placed.types[name])
         table = self.application.find(self.placed.name)
@@ -66,7 +66,7 @@ class MysqlRowSql(TableStatements):
         return partial(_write_year_0, write) if kind.kind in (Kind.DATE, Kind.TIMESTAMP) else write
 
     def exact_key(self) -> tuple[str, list[bool]]:
-        """Return the key as bytes where it has a collation, and which of its columns have one; none = no need."""
+        """Return the key as bytes where it has a collation, and which columns have one; empty if no column has one."""
         texts = [name in self._text_keys for name in self.placed.schema.key]
         terms = [
             f"CAST(CONVERT({column} USING utf8mb4) AS BINARY)" if is_text_key else column
@@ -117,12 +117,12 @@ def _write_checked(check: Callable[[str], bool], write: Callable[[str], str], va
 
 
 def _is_calendar_date(text: str) -> bool:
-    """Return whether a date has a year of four digits: the server reads others in ways of its own."""
+    """Return whether a date has a year of four digits; the server interprets other years in its own way."""
     return len(text) >= 10 and text[4] == "-" and text[7] == "-" and not text.endswith("BC") and text[:4] != "0000"
 
 
 def _is_number(text: str) -> bool:
-    """Return whether the server has this number: it stores no negative zero."""
+    """Return whether the server can store this number: it has no NaN, infinity or negative zero."""
     return text not in ("NaN", "Infinity", "-Infinity", "-0")
 
 
@@ -154,7 +154,7 @@ def _render_columns(writers: Sequence[Callable[[Value], str]], values: Sequence[
 
 
 def key_lists(sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes, *more: str) -> Iterator[str]:
-    """Yield lists of keys for statements; `more` are values behind each key."""
+    """Yield lists of keys for statements; `more` are values that follow each key."""
     rows = _render_columns(_key_writers(sql, layout), keys_to_columns(record_ids, layout))
     if more:
         rows = (f"{row[:-1]},{','.join(more)})" for row in rows)
@@ -232,7 +232,7 @@ def insert_rows(
 def _require_exact(
     session: MysqlSession, sql: MysqlRowSql, schema: TableSchema, rows: tuple[PackedBytes, PackedBytes], relation: str
 ) -> None:
-    """Raise Refusal if a table of the application holds a row with another value than was sent."""
+    """Raise Refusal if a table of the application holds a row with a value that differs from the one sent."""
 
     def conditions() -> list[str]:
         return [sql.text("has_key", values=values) for values in key_lists(sql, Layout.of(schema), rows[0])]
@@ -283,7 +283,7 @@ def load_statement(sql: MysqlRowSql, schema: TableSchema, **names: str) -> str:
 
 
 def escape_for_load(lines: bytes) -> bytes:
-    """Return COPY lines as LOAD DATA reads them: it does not know the escapes of two characters."""
+    """Return COPY lines in the form that LOAD DATA reads: it does not know two of the escapes."""
     if b"\\v" not in lines and b"\\f" not in lines:
         return lines
     return _ESCAPE.sub(lambda found: _PLAIN.get(found[0], found[0]), lines)

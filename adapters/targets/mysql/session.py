@@ -2,9 +2,9 @@
 
 The session has its own sql_mode, time zone and character set, so that the server's configuration has no influence. It
 checks no foreign keys: the source has checked them, and its cascades arrive as changes of their own. A statement that
-writes rows is refused if the server reports a warning, because it has changed a value.
+writes rows counts as refused if the server reports a warning, because it may have changed a value.
 
-Errors are classified by the reaction to them, as at the other relational targets (relational/session.py).
+As at the other relational targets, errors are classified by the reaction to them (relational/session.py).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _SETTINGS = (
     " net_read_timeout = 3600, net_write_timeout = 3600,"
     "/*M!100300 idle_transaction_timeout = 0, idle_write_transaction_timeout = 0,*/"
     "/*M!100100 max_statement_time = 0,*/"
-    # a longer wait is an error that status shows, and is tried again
+    # a longer wait is an error, which status shows; it is tried again
     " innodb_lock_wait_timeout = 30, lock_wait_timeout = 30"
 )
-#: Triggers of VENUS in a database that follows log nothing of what its own pipeline applies, and do not reject it. What
-#: another pipeline writes there is logged or rejected like a change of the application.
+#: In a database that follows, VENUS's triggers neither log nor reject changes that its own pipeline applies. Changes by
+#: another pipeline are logged or rejected like those of the application.
 _APPLIES = "SET @venus_apply = 1"
-#: A row at a time is written without a changed snapshot or gap locks, which would only block the application.
+#: Single rows are written at READ COMMITTED: gap locks would only block the application.
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 #: Errors about the values of a row, beside those that the driver calls DataError and IntegrityError: no default (1364),
 #: a value for a date, number or character (1292, 1411), a trigger's SIGNAL (1644), CHECK (3819, 4025), a generated
@@ -66,8 +66,8 @@ _DATA = {139, 1118, 1153, 1292, 1364, 1411, 1526, 1644, 1690, 1748, 1906, 3105, 
 _CONFLICTS = {ER.LOCK_DEADLOCK: Deadlock, ER.LOCK_WAIT_TIMEOUT: LockTimeout}
 _CONNECT_S = 10
 _CHUNK_BYTES = 1 << 18
-#: How long the server keeps an idle session, whose machine may have crashed: it holds the lock of the target. That of a
-#: load is idle while tasks load the rows.
+#: How long the server keeps an idle session, which holds the lock of the target although its machine may have crashed.
+#: The session of a load is idle while tasks load the rows.
 _IDLE_S, _IDLE_LOAD_S = 900, 7 * 86400
 #: The first quoted text of these messages is a value of the row.
 _VALUE = re.compile(r"(?i)\b(entry|value:?|function \w+) '.*?'(?= for | to )", re.DOTALL)
@@ -87,7 +87,7 @@ _CONVERSIONS: dict[Any, Any] = {
 
 
 class _RowsResult(MySQLResult):
-    """The result of a statement, which may ask for rows. A file that the server names instead is never read."""
+    """The result of a statement, which may request rows. If the server requests a file instead, it is never read."""
 
     def _read_load_local_packet(self, first_packet: Any) -> None:
         connection: Any = self.connection
@@ -124,7 +124,7 @@ class _RowsConnection(DriverConnection):
 
 
 class MysqlSession:
-    """A connection in autocommit mode, used by one thread and by the work that this thread has started behind it."""
+    """A connection in autocommit mode, used by one thread and by the background work that this thread has started."""
 
     def __init__(self, url: str | SecretStr, *, application: str, target: str = "NAME") -> None:
         text = url if isinstance(url, str) else url.get_secret_value()
@@ -197,7 +197,7 @@ class MysqlSession:
         return int(self._cursor.rowcount)
 
     def write_rows(self, text: str) -> int:
-        """Execute one statement that writes rows. Raises Refusal also for a value that the server has changed."""
+        """Execute one statement that writes rows. Also raises Refusal for a value that the server has changed."""
         if len(text) > self.packet_bytes // 2 and len(text.encode()) >= self.packet_bytes - 64:
             raise Refusal(
                 f"a row is longer than max_allowed_packet ({self.packet_bytes:,} bytes)", str(ER.NET_PACKET_TOO_LARGE)

@@ -1,4 +1,4 @@
-"""Writes the rows of a load's splits into a MariaDB or MySQL target (VENUS 3.3, offset -1).
+"""Writing the rows of a load's splits into a MariaDB or MySQL target (VENUS 3.3, offset -1).
 
 The rows of a split are one LOAD DATA, whose lines are built while the server stores the previous ones. If the server
 would change a value, or does not allow that statement, the sections are written one by one.
@@ -28,7 +28,7 @@ class MysqlSplitWriter(StatementSplitWriter):
     def __init__(self, session: MysqlSession) -> None:
         super().__init__(session, rowsql)
         self._loader = session
-        #: Whether LOAD DATA was refused: the next attempt finds the rows.
+        #: Whether LOAD DATA was refused: then single sections show which rows are the cause.
         self._is_by_section = False
 
     def copy(self, placed: Any, schema: TableSchema, sections: Iterator[FullRows]) -> int:

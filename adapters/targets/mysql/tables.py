@@ -17,7 +17,7 @@ from venus.model import Finding, TableSchema, count_phrase
 
 MARIADB_MIN, MYSQL_MIN = (10, 6), (8, 0, 17)
 CONSTRAINTS = "foreign keys are off while VENUS applies (foreign_key_checks = 0)"
-#: Integers have a display width in MariaDB and in old versions of MySQL.
+#: Matches the display width that integers have in MariaDB and in old versions of MySQL.
 _WIDTH = re.compile(r"^(smallint|int|bigint)\(\d+\)$")
 
 
@@ -101,6 +101,7 @@ def read_columns(session: MysqlSession, placed: MysqlPlacedTable) -> tuple[Mysql
 
 
 def _names(placed: MysqlPlacedTable) -> dict[str, str]:
+    """Return the names of a table as parameters of a query."""
     return {"database": placed.namespace, "name": placed.name}
 
 
@@ -175,7 +176,7 @@ def find_missing_indexes(session: MysqlSession, placed: MysqlPlacedTable) -> lis
 
 
 def add_foreign_keys(session: MysqlSession, placed: MysqlPlacedTable, others: Sequence[MysqlPlacedTable]) -> list[str]:
-    """Create the missing foreign keys; return what the target rejects. They act only for other sessions."""
+    """Create the missing foreign keys; return those that the target rejects. Only other sessions enforce them."""
     there = [key.name for key in read_foreign_keys(session, [placed])]
     return try_all(session, ddl.foreign_key_statements(placed, others, there))
 
@@ -188,7 +189,7 @@ class MysqlForeignKey:
     child: str
     parent_database: str
     parent: str
-    #: The columns of the child, each with that of the parent.
+    #: The columns of the child, each with the parent's column.
     columns: tuple[tuple[str, str], ...]
 
     @property
@@ -210,7 +211,7 @@ def read_foreign_keys(session: MysqlSession, placed: Sequence[MysqlPlacedTable])
 
 
 def count_orphans(session: MysqlSession, key: MysqlForeignKey) -> tuple[int, str]:
-    """Return how many rows refer to no parent, and the values of one of them."""
+    """Return how many rows have no parent, and the values of one such row."""
     mine = [f"c.{quote(column)}" for column, _ in key.columns]
     query = statement(
         "dictionary",
@@ -226,7 +227,7 @@ def count_orphans(session: MysqlSession, key: MysqlForeignKey) -> tuple[int, str
 
 
 def find_violated_keys(session: MysqlSession, placed: Sequence[MysqlPlacedTable]) -> list[str]:
-    """Return the foreign keys that rows violate, one line each: the server adds them without a check."""
+    """Return the foreign keys that rows violate, one line each; the server has added them unchecked."""
     found = []
     for key in read_foreign_keys(session, placed):
         orphans, example = count_orphans(session, key)

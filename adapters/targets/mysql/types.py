@@ -1,9 +1,9 @@
 """The types of a MariaDB or MySQL target: how each is declared, written and read, without loss (VENUS 3.4). Pure.
 
-`RULES` is the table from which code, `venus check` and the reference page are made. A value that its column cannot hold
-is refused by the server, in strict mode, and waits in quarantine. A type without an exact counterpart becomes text.
+`RULES` is the table from which code, `venus check` and the reference page are made. In strict mode, the server refuses
+a value that its column cannot hold; the value waits in quarantine. A type without an exact counterpart becomes text.
 
-Texts compare byte by byte and with their trailing blanks, as keys do at the source: a collation without padding.
+Texts have a collation without padding: they compare byte by byte, with trailing blanks, as keys do at the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from venus.model import Column, Kind, LogicalType, TableSchema
 KEY_BYTES_MAX = 3072
 ROW_BYTES_MAX = 65_000
 _CHARACTER_BYTES = 4
-#: Longer texts are LONGTEXT: each VARCHAR counts for the length of the row.
+#: Longer texts become LONGTEXT, because the length of each VARCHAR counts towards the limit of a row.
 _VARCHAR_MAX = 16_000
 _DIGITS_MAX, _SCALE_MAX = 65, 30
 _INT = {2: "smallint", 4: "int", 8: "bigint"}
@@ -38,7 +38,7 @@ class TypeRule:
     note: str = ""
 
 
-#: A year of four digits: the server reads others in ways of its own.
+#: A date whose year has four digits; the server interprets other years in its own way.
 _CALENDAR = "IF(SUBSTR({v}, 5, 1) <> '-' OR RIGHT({v}, 2) = 'BC', 'x', {v})"
 
 
@@ -102,12 +102,12 @@ _TEMPORAL = {Kind.TIME: "time", Kind.TIMESTAMP: "datetime", Kind.TIMESTAMPTZ: "d
 
 
 def is_text(declared: str) -> bool:
-    """Return whether a declared type has characters."""
+    """Return whether a declared type holds characters."""
     return declared.startswith(("varchar", "char", "longtext", "text", "mediumtext", "tinytext"))
 
 
 def _has_digits(kind: LogicalType) -> bool:
-    """Return whether a decimal has a counterpart."""
+    """Return whether the server has an exact counterpart of this decimal."""
     precision, scale = _digits(kind)
     return 0 < precision <= _DIGITS_MAX and 0 <= scale <= min(_SCALE_MAX, precision)
 
@@ -127,7 +127,7 @@ def becomes_text(kind: LogicalType) -> bool:
 
 
 def declared_type(kind: LogicalType, *, indexed: bool = False, chars: int = 0) -> str:
-    """Return a column's type as the dictionary spells it. `chars`: the room of an indexed text without a limit."""
+    """Return a column's type as the dictionary spells it. `chars`: the length for an indexed text without a limit."""
     if plain := _PLAIN.get(kind.kind):
         return f"varchar({chars})" if indexed and plain == "longtext" else plain
     if word := _TEMPORAL.get(kind.kind):
@@ -164,7 +164,7 @@ def key_bytes(declared: str) -> int:
 
 
 def declared_columns(schema: TableSchema) -> dict[str, str]:
-    """Return the type of every column. Texts without a limit share the room of the indexes that contain them."""
+    """Return the type of every column. Texts without a limit share the size limit of the indexes that contain them."""
     indexes = [schema.key, *(i.columns for i in schema.indexes if not i.definition)]
     indexed = {name for names in indexes for name in names}
     by_name = {c.name: c for c in schema.columns}

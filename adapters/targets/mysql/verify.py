@@ -1,7 +1,7 @@
 """A MariaDB or MySQL target as one side of a comparison (dialects/verify_contract.py).
 
-Rows are read as canonical text by the types of the source, with the expressions of types.py, and the forms are made
-from those. VENUS's own tables are in the same snapshot.
+The expressions of types.py read rows as canonical text, by the types of the source; the forms are computed from that
+text. VENUS's own tables are in the same snapshot.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NULL = f"CHAR({ord(NULL)} USING utf8mb4)"
 
 
 def text_sql(placed: MysqlPlacedTable, column: Column) -> str:
-    """Return the SQL of a column's canonical text; of binary and floating-point values as they are."""
+    """Return the SQL of a column's canonical text; binary and floating-point values are read unchanged."""
     name = f"t.{placed.column(column.name)}"
     read = read_sql(column.type, name)
     if column.type.kind in (Kind.BYTES, Kind.FLOAT):
@@ -149,7 +149,7 @@ class FollowerReader(MysqlTargetReader):
 
 
 def _is_shortened(column: Column) -> bool:
-    """Return whether the form of a key has fewer characters than its stored text: 1.5 for 1.50, a for a with blanks."""
+    """Return whether a key's form may be shorter than its stored text: 1.5 for 1.50, or a text without its blanks."""
     return style_of(column.type) in (FormStyle.NUMBER, FormStyle.PADDED)
 
 
@@ -159,6 +159,7 @@ def _write_text(form: Value) -> str:
 
 
 def _key_value(column: Column, text: str) -> Value:
+    """Return the value for the form of a key column."""
     return bytes.fromhex(text) if column.type.kind is Kind.BYTES else text
 
 

@@ -1,8 +1,8 @@
 """Tables of the application in an Oracle database that follows (`@source`), beside VENUS's own tables.
 
 Their columns have types of the application's choice. The server rounds fractions, stores NULL for an empty text, and
-replaces characters that its character set lacks, all silently. So rows are read back as capture reads them, in the same
-transaction, and a value that differs from the one that was sent is refused.
+replaces characters that its character set lacks, all silently. So VENUS reads rows back as capture does, in the same
+transaction, and refuses a value that differs from the one sent.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ class OwnNames:
 
     table: str
     columns: Mapping[str, str]
-    #: Names of the stream that this database cannot give back, each with what it would become.
+    #: Names of the stream that would not survive the way back, each with the name that it would become.
     lost: tuple[tuple[str, str], ...] = ()
 
 
 def find_own_names(schema: TableSchema, captured: TableSchema | None, user: str, rule: PostgresNames) -> OwnNames:
     """Return the names of a table of the stream in this database. Pure.
 
-    The registry of this database has recorded them: `captured` is the table of this number, and its columns have the
-    numbers of the stream. The rule has to lead from each of them to the name in the stream; a new name is one that it
-    leads to. A name that comes back as another one was changed in the other database. `user` has the tables here.
+    The registry of this database recorded them: `captured` is the table with this number, whose columns have the
+    numbers of the stream. Applied to each recorded name, the rule must give the name in the stream. For a new column, a
+    name is chosen to which this applies. If the result differs, the name was changed in the other database. `user`: the
+    schema of the tables here.
     """
     if schema.source_dialect == DIALECT:
         own = {c.number: c.name for c in captured.columns} if captured is not None else {}
@@ -136,7 +137,7 @@ class OracleApplicationTables:
 
 @dataclass(frozen=True, kw_only=True)
 class OracleFollowerPlace(OraclePlacedTable):
-    """A table of the stream, and the table of the application that it is here; None = there is none yet."""
+    """A table of the stream, and the application's table for it here; None = there is none yet."""
 
     application: OracleTable | None
     own_names: OwnNames
@@ -160,7 +161,7 @@ class OracleFollowerPlace(OraclePlacedTable):
         return {c.name: there[own] for c in self.schema.columns if (own := self.fold(c.name)) in there}
 
     def access(self, schema: TableSchema) -> OracleFollowerAccess:
-        """Return how the rows of the table are read as canonical text, with these columns."""
+        """Return the statements that read the rows of the table as canonical text, with these columns."""
         missing = [c.name for c in schema.columns if c.name not in self._readings]
         if missing:
             raise TargetError(f"{self.name} has no column {', '.join(missing)} in the old database")
@@ -168,7 +169,7 @@ class OracleFollowerPlace(OraclePlacedTable):
 
 
 def refuse_lost_names(placed: Seq[OraclePlacedTable]) -> None:
-    """Raise Refused with a line for each name that would be another one after the next switch. Pure."""
+    """Raise Refused with a line for each name that would change with the next switch. Pure."""
     lost = [
         f"{one.schema.qualified_name}: {name} would be {now} after the next switch to the other database"
         for one in placed
@@ -181,7 +182,7 @@ def refuse_lost_names(placed: Seq[OraclePlacedTable]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleFollowerAccess:
-    """How the rows of a table of the application are read and found."""
+    """Statements that read and find the rows of a table of the application."""
 
     placed: OracleFollowerPlace
     layout: Layout
@@ -211,14 +212,14 @@ class OracleFollowerAccess:
             yield [self._canonical(c, found[n], sizes.get(n)) for n, c in enumerate(columns)]
 
     def _canonical(self, column: Column, values: Seq[Any], sizes: Seq[Any] | None) -> Seq[Value]:
-        """Return the canonical values of a column; an empty LOB comes as NULL, and only its size tells it from none."""
+        """Return the canonical values of a column. An empty LOB arrives as NULL; only its size distinguishes it."""
         if sizes is not None:
             empty: Any = b"" if column.type.kind is Kind.BYTES else ""
             values = [empty if v is None and size == 0 else v for v, size in zip(values, sizes, strict=True)]
         return canonical_texts(self.readings[column.name].rule, values, column.type.scale)
 
     def plain_row(self, row: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Return the canonical values of a row as they are compared with those that were sent."""
+        """Return the canonical values of a row in the form in which they are compared with the values sent."""
         columns = self.layout.columns
         return tuple(compared_value(self.readings[c.name], v) for c, v in zip(columns, row, strict=True))
 
@@ -229,7 +230,7 @@ class OracleFollowerAccess:
         cases = ["1 = 0"]
         for key in keys:
             terms, bound = [], []
-            with suppress(UnfitValue):  # no row here has it
+            with suppress(UnfitValue):  # no row here has this key
                 for column, value in zip(columns, key, strict=True):
                     how = self.placed.binding_of(column.name, column.type)
                     bound.append(how.convert(value))
@@ -248,7 +249,7 @@ def require_exact(
     rows: PackedBytes,
     relation: str,
 ) -> None:
-    """Raise Refusal for a row of version `schema` that `relation` holds with another value than was sent."""
+    """Raise Refusal if `relation` holds a row of version `schema` with a value that differs from the one sent."""
     layout = Layout.of(schema)
     sent = dict(zip((c.number for c in layout.columns), to_columns(record_ids, rows, layout), strict=True))
     kept = tuple(c for c in placed.schema.columns if c.number in sent)

@@ -1,8 +1,8 @@
 """The types of columns of an application in an Oracle database that follows: declared, bound and read. Pure.
 
 The application has chosen the types, and capture knows how each is carried (dialects/oracle/dictionary/types.py). So
-values go back by the inverse of that rule. A type from which capture cannot read back what was there, such as the
-name of a time zone, forbids the way back.
+values go back by the inverse of that rule. If capture cannot read every part of a type's values, such as the name of a
+time zone, the type forbids the way back.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _DAYS = re.compile(r"(?:(-?\d+) days?)? ?(?:(-)?(\d+):(\d\d):(\d\d)(?:\.(\d+))?)
 
 
 def declare(declared: OracleDeclaredType) -> str:
-    """Return the type for a column of one of VENUS's own tables, which holds what the application's column holds."""
+    """Return the type that a column of VENUS's own tables needs to hold the values of this column."""
     if declared.data_type in ("VARCHAR2", "CHAR"):
         return f"{declared.data_type}({declared.length} {'BYTE' if declared.in_bytes else 'CHAR'})"
     return declared.sql_type
 
 
 def find_loss(reading: OracleReading) -> str:
-    """Return why rows of this column could not come back as they were; empty if they can."""
+    """Return why values of this column could not come back unchanged; empty if they can."""
     declared, rule = reading.declared, reading.mapping.text
     name = declared.data_type
     if rule.startswith(ENCODED) or reading.mapping.encoding:
@@ -61,7 +61,7 @@ _LOST = {
 
 
 def bind(reading: OracleReading) -> ColumnBinding:
-    """Return how canonical values are bound for a column. Raises UnfitValue for a type that does not come back."""
+    """Return how to bind canonical values for a column. Raises UnfitValue for a type that cannot come back."""
     if why := find_loss(reading):
         raise UnfitValue(why)
     return _BINDERS[reading.mapping.text](reading.declared)
@@ -100,7 +100,7 @@ def _bind_octets(declared: OracleDeclaredType) -> ColumnBinding:
 
 
 def _to_moment(digits: int, text: str) -> str:
-    """Return an instant as Oracle reads it with a signed year. Raises UnfitValue for one that it does not have."""
+    """Return an instant as Oracle reads it, with a signed year. Raises UnfitValue if Oracle cannot represent it."""
     is_bc = text.endswith(_BC)
     whole, _, fraction = text.removesuffix(_BC).removesuffix(_UTC).partition(".")
     day, _, clock = whole.partition(" ")
@@ -165,7 +165,7 @@ def _to_flag(text: Value) -> Decimal:
     return Decimal(int(text == "t"))
 
 
-#: By the rule with which capture reads a value (dialects/oracle/rows.py).
+#: The functions that bind values, by the rule with which capture reads them (dialects/oracle/rows.py).
 _BINDERS: Mapping[str, Callable[[OracleDeclaredType], ColumnBinding]] = {
     "number": _bind_number,
     "whole": _bind_number,
@@ -184,7 +184,7 @@ _BINDERS: Mapping[str, Callable[[OracleDeclaredType], ColumnBinding]] = {
 
 
 def compared_value(reading: OracleReading, value: Value) -> Value:
-    """Return a canonical value as it is compared with the one that was sent: a NUMBER has no zeros at its end."""
+    """Return a canonical value as it is compared with the one sent: a NUMBER has no trailing zeros."""
     if value is None or reading.mapping.text != "number":
         return value
     number = Decimal(str(value))

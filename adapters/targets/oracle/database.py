@@ -40,7 +40,7 @@ from venus.rpc.conditions import TableCondition
 
 logger = logging.getLogger(__name__)
 
-#: The columns of these queries that may be empty, which Oracle stores as NULL.
+#: The columns of these queries whose texts may be empty; Oracle stores an empty text as NULL.
 _TEXTS: dict[str, dict[int, str | bytes]] = {
     "position": {9: ""},
     "tables": {2: "", 7: "", 14: ""},
@@ -69,7 +69,7 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
 
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
         super().__init__(settings, name, rowsql, first_load=first_load)
-        #: In a database that was the application's, its own tables follow.
+        #: In a database that was the application's, the application's own tables follow.
         self.application: OracleApplicationTables | None = None
         if isinstance(config := self.config, FormerSource):
             self.application = OracleApplicationTables(lambda: self.url, config.captured.type_map)
@@ -82,7 +82,7 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
 
     @property
     def other_names(self) -> PostgresNames:
-        """How the other database of a pair writes the names of this one."""
+        """The rule by which the other database of a pair converts the names of this one."""
         return PostgresNames(names=self.config.names, schema_of_all=self.config.schema_)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
         rows: list[list[Any]] = [[empty.get(n) if v is None else v for n, v in enumerate(row)] for row in found]
         if name == "tables":
             for row in rows:
-                row[_BEFORE] = row[_BEFORE] and row[_BEFORE].removeprefix("=")  # a sign in front of what may be empty
+                row[_BEFORE] = row[_BEFORE] and row[_BEFORE].removeprefix("=")  # "=" precedes a text that may be empty
         return [tuple(row) for row in rows]
 
     def read_mark(self, session: OracleTargetSession) -> CutoverMark | None:

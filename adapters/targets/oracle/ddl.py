@@ -1,10 +1,10 @@
 """Places and DDL of an Oracle target: tables, indexes, foreign keys, the step to another version (VENUS 3.4). Pure.
 
-All tables are in the schema of the user in the URL. A name in lower case becomes one in upper case, so that statements
-need no quotes; `[targets.X] names` changes that. A table is created with its key; indexes and foreign keys follow
-the rows of a load. Foreign keys are disabled: the source has checked them, and Oracle cannot switch them off for one
-session. A new column is added, a dropped one stays and may be NULL, a type is widened; every other change halts the
-table with a reason. Each statement is left out if the dictionary shows that it was run, because DDL ends its
+All tables are in the schema of the user in the URL. A name in lower case is converted to upper case, so that statements
+need no quotes; `[targets.X] names` changes that. A table is created with its key; indexes and foreign keys follow the
+rows of a load. Foreign keys are disabled: the source has checked them, and Oracle cannot switch them off for one
+session. A new column is added, a dropped one stays and becomes nullable, a type is widened; every other change halts
+the table with a reason. A statement is left out if the dictionary shows that it was run, because DDL ends its
 transaction.
 """
 
@@ -36,7 +36,7 @@ from venus.adapters.targets.relational.place import (
 )
 from venus.model import Column, Index, Kind, LogicalType, TableSchema
 
-#: The longest name since 12.2; `examine` (tables.py) refuses longer ones than the server has.
+#: The longest name since 12.2; `examine` (tables.py) refuses names that are too long for the server.
 NAME_BYTES = 128
 COLUMNS_MAX = 1000
 #: A comment has at most 4,000 bytes.
@@ -70,7 +70,7 @@ class OraclePlacedTable(RelationalPlace):
         return quote(self.name)
 
     def binding_of(self, name: str, kind: LogicalType) -> ColumnBinding:
-        """Return how values of this type are bound for a column, which has this name at the source."""
+        """Return how to bind values of this type for the column with this name at the source."""
         return binding(kind, self.types[name])
 
 
@@ -126,7 +126,7 @@ def create_table(placed: OraclePlacedTable) -> str:
 
 
 def column_sql(placed: OraclePlacedTable, column: Column, *, is_added: bool = False) -> str:
-    """Return one column. An added one without a default may be NULL: other rows have no value."""
+    """Return the definition of a column. An added one without a default is nullable: older rows have no value."""
     default = _default_sql(column, placed.types[column.name])
     is_required = column.name in placed.schema.key or not column.nullable
     parts = [placed.column(column.name), placed.types[column.name]]
@@ -136,7 +136,7 @@ def column_sql(placed: OraclePlacedTable, column: Column, *, is_added: bool = Fa
 
 
 def _default_sql(column: Column, declared: str) -> str:
-    """Return a constant default as Oracle reads it; empty if it is none."""
+    """Return a constant default as Oracle reads it; empty if the column has none."""
     text, kind = column.default_sql, column.type.kind
     if column.identity or not text or is_lob(declared):
         return ""
@@ -148,7 +148,7 @@ def _default_sql(column: Column, declared: str) -> str:
 
 
 def side_definitions(placed: OraclePlacedTable, names: Iterable[str]) -> str:
-    """Return the columns of a table of VENUS's own that has these columns of the table, with their defaults."""
+    """Return the definitions, with defaults, for a table of VENUS's own with these columns of the target table."""
     columns = {c.name: c for c in placed.schema.columns}
     return ", ".join(_side_column(placed, columns[name]) for name in names)
 
@@ -211,7 +211,7 @@ def foreign_key_statements(
 
 
 def file_heads(target: str) -> list[str]:
-    """Return the first comments of the file with the DDL."""
+    """Return the comments at the beginning of the file with the DDL."""
     return [
         f"Objects that `venus migrate --target {target}` creates in the schema of its user; indexes follow the rows.",
         "Foreign keys are disabled while VENUS applies: ALTER TABLE ... ENABLE CONSTRAINT ... afterwards.",
@@ -290,7 +290,7 @@ def _drop_column(old: OraclePlacedTable, column: Column, present: Mapping[str, O
 
 
 def _may_be_null(placed: OraclePlacedTable, name: str, declared: str) -> str:
-    """Return the statement that lets a column be NULL; the type of a LOB cannot be repeated."""
+    """Return the statement that makes a column nullable; it must not repeat the type of a LOB."""
     kept = "" if is_lob(declared) else f"{placed.types[name]} "
     return f"ALTER TABLE {placed.sql} MODIFY ({placed.column(name)} {kept}NULL)"
 
@@ -325,7 +325,7 @@ def _change_column(
 
 
 def can_widen(was: str, wanted: str) -> bool:
-    """Return whether Oracle changes one declared type into another with rows in the table, and keeps every value."""
+    """Return whether Oracle can change one declared type into another in a table with rows, and keeps every value."""
     if was == wanted:
         return True
     (word, old), (other, now) = _parse(was), _parse(wanted)

@@ -1,8 +1,8 @@
 """The statements that change one table of an Oracle target, and the functions that run them (VENUS 3.4).
 
-A statement runs for many rows at once, with array binds (types.py). Rows are deleted by their keys and inserted, and
-nothing else is looked for. An empty LOB cannot be bound: the rows that have one in the same columns share a statement
-which writes it.
+A statement runs for many rows at once, with array binds (types.py). Rows are deleted by their keys and then inserted,
+without a search for existing rows. An empty LOB cannot be bound: rows with empty LOBs in the same columns share a
+statement that writes them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from venus.codec.packed import PackedBytes
 from venus.codec.row_bytes import Layout
 from venus.model import Column, LogicalType, TableSchema
 
-#: Microseconds since 1970 by the server's clock: its Julian day, its second of the day, and the fraction of that.
+#: Microseconds since 1970 by the server's clock, from its Julian day, the second of the day, and the fraction.
 _CLOCK = "SYS_EXTRACT_UTC(SYSTIMESTAMP)"
 NOW_US = (
     f"((TO_NUMBER(TO_CHAR({_CLOCK}, 'J')) - 2440588) * 86400 + TO_NUMBER(TO_CHAR({_CLOCK}, 'SSSSS'))) * 1000000"
@@ -44,7 +44,8 @@ class _OracleStatements(Statements):
 
 statement = _OracleStatements(__name__.rpartition(".")[0])
 
-#: The most rows of a statement, and the most bytes of its binds: each column has the room of its longest value.
+#: The most rows of a statement, and the most bytes of its binds: each column needs its longest value's size for every
+#: row.
 ROWS_MAX = 5_000
 BIND_BYTES_MAX = 16 << 20
 _EMPTY = {"CLOB": "EMPTY_CLOB()", "NCLOB": "EMPTY_CLOB()", "BLOB": "EMPTY_BLOB()"}
@@ -57,11 +58,11 @@ class OracleTableStatements(TableStatements):
 
     def __init__(self, placed: OraclePlacedTable, group: str) -> None:
         super().__init__(placed, group, "")
-        #: Whether rows are refused that a table of the application would store with another value.
+        #: Whether to refuse rows that a table of the application would store with a different value.
         self.is_exact = True
         quote, key = placed.quote, placed.schema.key
         definitions = side_definitions(placed, (c.name for c in placed.schema.wire_columns))
-        # temporary tables belong to the schema, and stay: other targets and other rules for columns have their own
+        # temporary tables are permanent objects of the schema: each target and each set of column rules has its own
         suffix = f"{placed.schema.table_id}_{crc32(f'{group} {placed.key} {definitions}'.encode()):08x}"
         self.stage, self.key_stage = quote(f"{OWN}s_{suffix}"), quote(f"{OWN}d_{suffix}")
         self.names |= {
@@ -114,7 +115,7 @@ def _place(bound: ColumnBinding, number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundColumn:
-    """The values of a column as the driver binds them. `has_empty`: which of them are empty LOBs."""
+    """The values of a column as the driver binds them. `has_empty`: whether each value is an empty LOB."""
 
     name: str  # quoted
     declared: str
@@ -127,7 +128,7 @@ class BoundColumn:
 
 
 def bind_column(placed: OraclePlacedTable, name: str, kind: LogicalType, values: Sequence[Value]) -> BoundColumn:
-    """Return a column of rows; `name` is that at the source. Raises Refusal for a value that does not fit."""
+    """Return a bound column; `name`: its name at the source. Raises Refusal for a value that does not fit."""
     declared = placed.types[name]
     try:
         bound = placed.binding_of(name, kind)
@@ -139,7 +140,7 @@ def bind_column(placed: OraclePlacedTable, name: str, kind: LogicalType, values:
 
 
 def bind_keys(placed: OraclePlacedTable, layout: Layout, record_ids: PackedBytes) -> list[BoundColumn]:
-    """Return the key columns of rows. A key that no column can hold is left out, because no row here has it."""
+    """Return the key columns of rows. A key that no column can hold is left out, because no row here can have it."""
     columns = name_columns(placed, layout.columns[: layout.key_count])
     keys = [keys_to_columns(record_ids, layout)]
     try:
@@ -155,7 +156,7 @@ def bind_keys(placed: OraclePlacedTable, layout: Layout, record_ids: PackedBytes
 
 
 def slice_rows(columns: Sequence[BoundColumn], count: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows whose binds need a limited amount of room."""
+    """Yield ranges of rows whose binds need a limited amount of memory."""
     row_bytes = 1
     for column in columns:
         longest = max((len(v) for v in column.values if isinstance(v, (str, bytes))), default=8)
@@ -237,7 +238,7 @@ def _group_by_empty(columns: list[BoundColumn]) -> Iterator[list[BoundColumn]]:
 
 
 def _insert(session: OracleTargetSession, sql: OracleTableStatements, relation: str, columns: list[BoundColumn]) -> int:
-    """Insert rows; a column without values gets an empty LOB. LOBs come last: no other long value may follow them."""
+    """Insert rows; a column without values gets an empty LOB. LOBs come last: no long value may follow them."""
     ordered = sorted(columns, key=lambda c: is_lob(c.declared))
     bound = [c for c in ordered if c.values]
     places = [_place(c.binding, bound.index(c) + 1) if c.values else _EMPTY[c.declared] for c in ordered]
@@ -267,7 +268,7 @@ def _replace_keys(
     keys: list[BoundColumn],
     more: dict[str, str] | None = None,
 ) -> None:
-    """Write keys into a table of VENUS in which they may be already; `more` are further columns with their SQL."""
+    """Write keys into a table of VENUS that may contain them already; `more`: further columns with their SQL."""
     if not keys:
         return
     more = more or {}

@@ -1,14 +1,15 @@
 """One connection to an Oracle target. The only module on the target side that uses Oracle's driver.
 
-Shared code writes BEGIN, RELEASE SAVEPOINT, and IF EXISTS, which Oracle does not have: the session keeps the
-transaction itself, and takes a table that is there, or gone, for the result of such a statement. An upsert of VENUS's
-own tables is an UPDATE and an `ELSE INSERT`, which runs if the UPDATE has found no row: MERGE takes no large values.
-Values are bound by name as `:p_name`, because a word of SQL cannot be the name of a bind variable.
+Shared code writes BEGIN, RELEASE SAVEPOINT, and IF EXISTS, which Oracle does not have. The session tracks the
+transaction itself, and accepts that a table exists, or does not exist, as the result of such a statement. An upsert of
+VENUS's own tables is an UPDATE and an `ELSE INSERT`, which runs if the UPDATE has found no row: MERGE takes no large
+values. Values are bound by name as `:p_name`, because the name of a bind variable cannot be a keyword of SQL.
 
-The lock of the target is a row that a second connection has locked: DBMS_LOCK would need a grant. It ends with the
-process. That connection is used from time to time, so that its end is noticed, and no firewall finds it idle.
+The lock of the target is a row that a second connection has locked: DBMS_LOCK would need a grant. The lock ends with
+the process. The session uses that connection from time to time, so that it notices a lost connection, and no firewall
+closes an idle one.
 
-Errors are classified by the reaction to them, as at the other relational targets (relational/session.py).
+As at the other relational targets, errors are classified by the reaction to them (relational/session.py).
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ _BIND = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|(?<![:\w]):(p_|v)(\w+)")
 _ELSE = "ELSE "
 _IF_EXISTS = re.compile(r"^(CREATE (?:(?:GLOBAL TEMPORARY )?TABLE|SEQUENCE)|DROP TABLE) IF (?:NOT )?EXISTS ")
 _DEADLOCK = "ORA-00060"
-#: The quoted value of a message, which may be one of the row.
+#: The quoted value of a message, which may be a value of the row.
 _VALUE = re.compile(r"\(actual: .*?\)|value \S+(?= )")
-#: Oracle waits for a lock without end; a longer wait of DDL is an error that status shows, and is tried again.
+#: Oracle has no limit for lock waits; a longer wait of DDL is an error, which status shows; it is tried again.
 _SETTINGS = (*SESSION, "ALTER SESSION SET DDL_LOCK_TIMEOUT = 30")
 LOCK_CHECK_S = 30.0
 
@@ -81,7 +82,7 @@ def split_statements(text: str) -> Iterator[str]:
 
 
 def to_oracle(text: str) -> tuple[str, frozenset[str]]:
-    """Return a statement as an Oracle reads it, and the errors that mean it has nothing to do. Pure."""
+    """Return a statement in Oracle's form, and the errors that mean that it has nothing to do. Pure."""
     text = text.removeprefix(_ELSE)
     if not (found := _IF_EXISTS.match(text)):
         return text, frozenset()
@@ -91,7 +92,7 @@ def to_oracle(text: str) -> tuple[str, frozenset[str]]:
 class OracleTargetSession:
     """A connection that commits each statement outside of a transaction.
 
-    It is used by one thread and by the work that this thread has started behind it.
+    It is used by one thread and by the background work that this thread has started.
     """
 
     def __init__(self, url: str | SecretStr, *, application: str, target: str = "NAME") -> None:
@@ -125,7 +126,7 @@ class OracleTargetSession:
             raise
 
     def mark_as_applying(self) -> None:
-        """Let the triggers of VENUS in this schema recognise the session: they log and reject nothing of it."""
+        """Mark the session, so that VENUS's triggers in this schema neither log nor reject its changes."""
         self.run(f"BEGIN DBMS_APPLICATION_INFO.SET_CLIENT_INFO({literal(applying_mark(self.schema))}); END;")
 
     def _connect(self) -> Any:
@@ -160,14 +161,14 @@ class OracleTargetSession:
         self._raw = self._lock = None
 
     def try_lock(self, insert: str, select: str, params: Mapping[str, Any]) -> bool:
-        """Try to lock a row with a connection of its own, which is there as long as this session is."""
+        """Try to lock a row with a separate connection, which lives as long as this session."""
         if self._lock is not None:
             return True
         lock = self._connect()
         try:
             cursor = lock.cursor()
             values = {f"p_{name}": value for name, value in params.items()}
-            with suppress(self._driver.error):  # it is there
+            with suppress(self._driver.error):  # the row exists
                 cursor.execute(insert, values)
             lock.commit()
             cursor.execute(select, values)
@@ -184,7 +185,7 @@ class OracleTargetSession:
         return True
 
     def _check_lock(self) -> None:
-        """Use the connection that locks. Raises DatabaseUnavailable if it has ended: another process may work here."""
+        """Use the locking connection. Raises DatabaseUnavailable if it is lost: another process may work here now."""
         if self._lock is None or time.monotonic() < self._lock_checked_at + LOCK_CHECK_S:
             return
         try:
@@ -218,7 +219,7 @@ class OracleTargetSession:
     def write_many(self, text: str, rows: list[tuple[Any, ...]], db_types: Seq[str] = ()) -> int:
         """Execute a statement for every row, within a transaction; return how many rows it has changed.
 
-        `db_types`: the driver's types of the values, where it must not choose them; empty = its choice.
+        `db_types`: the driver's types for the values; empty = the driver chooses.
         """
         self._background.wait()
         self.busy_since = time.monotonic()
@@ -335,18 +336,18 @@ class OracleTargetSession:
             raise self._classify(error) from error
 
     def _bind(self, text: str, params: Params) -> dict[str, Any] | None:
-        """Return the values of a statement's binds, and of no others: Oracle's drivers refuse more."""
+        """Return the values of exactly the binds of a statement: Oracle's drivers refuse others."""
         found: dict[str, Any] = {}
         for kind, name in _BIND.findall(text):
             if kind == "v":
-                found[f"v{name}"] = self._kept.pop(f"v{name}")  # `literal` gives each place a name of its own
+                found[f"v{name}"] = self._kept.pop(f"v{name}")  # `literal` gives each placeholder a separate name
             elif kind:
                 assert isinstance(params, Mapping)
                 found[f"p_{name}"] = _to_bind_value(_bind_value(name, params))
         return found or None
 
     def _execute_if(self, text: str, binds: dict[str, Any] | None) -> tuple[list[tuple[Any, ...]], int]:
-        """Execute a statement; one with IF EXISTS finds a table that is there, or gone, as it should be."""
+        """Execute a statement. With IF EXISTS, accept that the table already exists, or no longer exists."""
         sent, done = to_oracle(text)
         try:
             return self._execute(sent, binds)
@@ -400,7 +401,7 @@ def open_driver(url: str, option: str) -> ModuleDriver:
 
 
 def _bind_value(name: str, params: Mapping[str, Any]) -> Any:
-    """Return a parameter; the hash of a record stands for the record, which no index can contain."""
+    """Return a parameter; a record is replaced by its hash, because no index can contain a record."""
     if name == "record_hash":
         return hashlib.sha256(params["record_id"]).hexdigest()
     return params[name]

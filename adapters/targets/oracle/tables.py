@@ -60,6 +60,7 @@ class OracleTableFacts:
 
 
 def _names(session: OracleTargetSession, placed: OraclePlacedTable) -> dict[str, str]:
+    """Return the names of a table as parameters of a query."""
     return {"owner": session.schema, "name": placed.name}
 
 

@@ -1,10 +1,10 @@
 """The types of an Oracle target: how each is declared, bound and read, without loss (VENUS 3.4). Pure.
 
-`RULES` is the table from which code, `venus check` and the reference page are made. Oracle rounds fractions, and stores
-NULL for an empty text, silently; so a value is compared with its column before it is bound, and an unfit one waits in
-quarantine. An empty text or binary value of a LOB is written as an empty LOB, which is not NULL.
+`RULES` is the table from which code, `venus check` and the reference page are made. Oracle silently rounds fractions,
+and stores NULL for an empty text. So VENUS checks a value against its column before it binds it, and an unfit value
+waits in quarantine. An empty text or binary value of a LOB is written as an empty LOB, which is not NULL.
 
-The declared types are those of 11.2 and exist in every later version: BOOLEAN of 23ai is not among them.
+The declared types are those of 11.2, which exist in every later version, so 23ai's BOOLEAN is not used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIGITS_MAX, _SCALE_MIN, _SCALE_MAX = 38, -84, 127
 _POWER_MIN, _POWER_MAX = -130, 126
 _FRACTION_USUAL, _FRACTION_MAX = 6, 9
 _UTC = "+00"
-#: Keeps every digit of any number that arrives.
+#: A decimal context that keeps every digit of any number.
 _EXACT = Context(prec=200_000, Emax=999_999, Emin=-999_999)
 
 
@@ -95,7 +95,7 @@ _PLAIN = {
 
 
 def declared_type(kind: LogicalType, *, indexed: bool = False, room: int = TEXT_BYTES_MAX) -> str:
-    """Return a column's type. `room`: the bytes of an indexed value without a limit."""
+    """Return a column's type. `room`: the size in bytes for an indexed value without a limit."""
     if plain := _PLAIN.get(kind.kind):
         return plain
     if kind.kind is Kind.INT:
@@ -126,7 +126,7 @@ def key_bytes(declared: str) -> int:
 
 
 def declared_columns(schema: TableSchema) -> dict[str, str]:
-    """Return the type of every column. Values without a limit share the room of the indexes that contain them."""
+    """Return the type of every column. Values without a limit share the size limit of the indexes that contain them."""
     indexed = _indexed_columns(schema)
     by_name = {c.name: c for c in schema.columns}
     room = min((_free_bytes([by_name[n] for n in names if n in by_name]) for names in indexes_of(schema)), default=0)
@@ -177,7 +177,7 @@ class ColumnBinding:
 
 
 def binding(kind: LogicalType, declared: str) -> ColumnBinding:
-    """Return how values of a canonical type are bound for a column."""
+    """Return how to bind values of a canonical type for a column."""
     word = declared.partition("(")[0]
     if kind.kind is Kind.BOOL and word == "NUMBER":
         return ColumnBinding(lambda text: Decimal(int(text == "t")), db_type="NUMBER")
@@ -233,7 +233,7 @@ def _to_day(text: str) -> str:
     return text
 
 
-#: The days that are missing in Oracle's calendar, which changes from Julian to Gregorian here.
+#: The days that are missing in Oracle's calendar, which changes from Julian to Gregorian at this date.
 _SKIPPED = ("1582-10-05", "1582-10-14")
 _NO_DAY = "is before the year 1, behind 9999, or among the days that Oracle's calendar skips"
 

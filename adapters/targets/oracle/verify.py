@@ -1,6 +1,6 @@
 """An Oracle target as one side of a comparison (dialects/verify_contract.py): VENUS computes the checksums.
 
-An Oracle's own hashes take no LOB, and the server has no text of a float that equals the canonical one.
+Oracle's own hashes accept no LOB, and the server cannot format a float like the canonical text.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class OracleTargetReader(SessionReader, RowReader):
         for key in keys:
             terms: list[str] = []
             bound: list[Any] = []
-            with suppress(UnfitValue):  # no row here has it
+            with suppress(UnfitValue):  # no row here has this key
                 for column, bind, name, form in zip(columns, bindings, names, key, strict=True):
                     term, found = _key_term(column, bind, name, form, len(values) + len(bound) + 1)
                     terms.append(term)
@@ -112,7 +112,7 @@ class OracleFollowerReader(OracleTargetReader):
 
 
 def _canonical_values(column: Column, declared: str, values: Seq[Any], sizes: Seq[Any] | None) -> Seq[Value]:
-    """Return the canonical values of a column; an empty LOB comes as NULL, and only its size tells it from none."""
+    """Return the canonical values of a column. An empty LOB arrives as NULL; only its size distinguishes it."""
     if sizes is not None:
         empty: Any = b"" if column.type.kind is Kind.BYTES else ""
         values = [empty if v is None and size == 0 else v for v, size in zip(values, sizes, strict=True)]

@@ -5,10 +5,10 @@
     versions/shop.items/00000000000000000123/     one state: immutable Parquet files
     history/shop.items/version=1/*.parquet        every change, in files that never change
 
-An unfinished file has a hidden name, because Spark and pyarrow ignore names that begin with a dot. It gets its final
-name after the manifest that mentions it was renamed into place.
+An unfinished file has a hidden name: Spark and pyarrow ignore names that begin with a dot. It gets its final name after
+the manifest that lists it was renamed into place.
 
-The writers hide a file until it is committed, and make it durable before the manifest names it.
+Writers hide a file until it is committed, and make it durable before the manifest lists it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def root_folder(url: str, place: str = "url") -> Path:
 
 
 def folder_name(namespace: str, name: str) -> str:
-    """Return the folder of a table; characters that a path or a reader cannot take are percent-encoded."""
+    """Return the folder of a table; characters that a path or a reader does not accept are percent-encoded."""
     return ".".join(quote(part, safe=" $#@").replace(".", "%2E") for part in (namespace, name))
 
 
@@ -69,7 +69,7 @@ class LakePaths:
         return self.root / "versions" / folder / name
 
     def history(self, folder: str, shape: int) -> Path:
-        """Return the folder of a table's changes; those of one shape have the same columns and types."""
+        """Return the folder of a table's changes of one shape, which all have the same columns and types."""
         return self.root / "history" / folder / f"version={shape}"
 
     def request_file(self, what: str) -> Path:
@@ -110,7 +110,7 @@ def publish(paths: Iterable[Path]) -> None:
     """Give committed files their final names; may be repeated."""
     folders = set()
     for path in paths:
-        with suppress(FileNotFoundError):  # it has its name already
+        with suppress(FileNotFoundError):  # the file has its final name already
             hidden_path(path).rename(path)
             folders.add(path.parent)
     for folder in folders:
@@ -145,7 +145,7 @@ def remove_versions(folder: Path, keep: set[str]) -> None:
 
 STATE_FIELDS = (pa.field(SEQUENCE, pa.int64()),)
 
-#: Rows and bytes that wait in memory for a row group, and the rows of the largest file of a state.
+#: How many rows and bytes wait in memory for a row group, and how many rows a file of a state has at most.
 GROUP_ROWS = 65_536
 GROUP_BYTES = 32 << 20
 FILE_ROWS = 1_000_000
@@ -221,7 +221,7 @@ class LakeFileWriter:
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def close(self) -> None:
-        """Finish the file."""
+        """Finish the file, which stays hidden."""
         self.flush()
         self._writer.close()
         sync(hidden_path(self.path))

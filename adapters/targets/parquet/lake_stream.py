@@ -1,10 +1,10 @@
 """The apply loop of a lake: increments become files of changes, and from time to time states (VENUS 3.4).
 
 A commit is one manifest with whole cuts and their offset. If a process is killed, the next one reads the last manifest,
-removes what does not belong to it and continues from its offset. No change is duplicated and none is missing.
+removes all files that it does not list, and continues from its offset. No change is duplicated and none is missing.
 
-There is one file of changes per table and shape. The files grow as cuts arrive, so memory does not. They stay invisible
-until the manifest names them.
+There is one file of changes per table and shape. Rows are written as cuts arrive, so memory does not grow. The files
+stay invisible until the manifest lists them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PendingCommit:
         self._start = manifest.offset
         self._walk = SectionWalk(manifest.schema, manifest.find_version)
         self._writers: dict[tuple[int, int], LakeFileWriter] = {}
-        self._waiting_bytes = 0  # an upper bound, since all writers were last flushed
+        self._waiting_bytes = 0  # an upper bound of the bytes added since all writers were flushed
         self.rows = 0
         #: Whether the last increment ended a cut: only then is a commit allowed.
         self.ends_cut = True
@@ -160,7 +160,7 @@ class PendingCommit:
             self._make_room(batch.nbytes)
 
     def _make_room(self, nbytes: int) -> None:
-        """Flush every file if too many bytes wait in total: with many tables each one has few."""
+        """Flush every file if too many bytes wait in total: with many tables, each file alone has few."""
         self._waiting_bytes += nbytes
         if self._waiting_bytes > WAITING_BYTES_MAX:
             self._waiting_bytes = 0
@@ -197,7 +197,7 @@ REPORT_S = 0.5
 FEW_ROWS = 10_000
 #: The largest share of the time that rebuilding states may take.
 REFRESH_PART = 0.1
-#: A refresh reads the changes behind a state into memory; a state with more of them is rebuilt immediately.
+#: A refresh reads the changes since a state into memory; a state with more changes than this is rebuilt immediately.
 WAITING_MAX = 2_000_000
 
 
@@ -337,7 +337,7 @@ class _LakeStream:
         return False
 
     def _save_rows_identity(self, rows: RowsIdentity | None) -> None:
-        """Save the rows identity of the set that is read from the current offset on."""
+        """Save the rows identity of the broker set that is read from the current offset."""
         if rows != self._manifest.rows:
             self._manifest.rows = rows
             self._manifest.save(self._target.layout.manifest)

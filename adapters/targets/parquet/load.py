@@ -54,13 +54,13 @@ from venus.wire import broker_pb2
 logger = logging.getLogger(__name__)
 
 SPLITS_PER_WORKER = 2
-#: How often a snapshot may expire under a load.
+#: How often a snapshot may expire during a load.
 PLANS_MAX = 3
 CREDIT_BYTES = 1 << 16
 
 #: Rows so far.
 RowProgress = Callable[[int], None]
-#: Rows so far, and about how many there are.
+#: Called with the rows loaded so far, and the approximate total.
 Report = Callable[[int, int], None]
 
 
@@ -149,7 +149,7 @@ class StateLoad:
         name = state_folder_prefix(self._snapshot)
         if table.text_columns:  # a resumed load must not mistake a state of other types for this one
             name += "-" + "-".join(str(c.number) for c in newest.columns if c.name in table.text_columns)
-        if isinstance(newest, ProjectedSchema):  # nor one of other rules for columns
+        if isinstance(newest, ProjectedSchema):  # nor a state with other rules for columns
             name += f"-{xxh3_64_hexdigest(newest.rules.to_text().encode())}"
         table.base = LakeState(folder=name, offset=self._snapshot.offset, shape=table.shape_number(newest.version))
 
@@ -241,10 +241,10 @@ def _load_until_done(target: ParquetFolder, snapshots: SnapshotClient, report: R
 
 
 def start_over(target: ParquetFolder, manifest: LakeManifest, error: Diverged) -> bool:
-    """Load a lake again whose offset is no longer in the queue. Return False if that needs an operator's request.
+    """Load a lake again because its offset is no longer in the queue. Return False if that needs an operator's request.
 
-    The process that follows calls it while it holds the lock. Rows that the upstream merely no longer selects must not
-    disappear without a request.
+    The process that applies increments calls it while it holds the lock. Rows that the upstream merely no longer
+    selects must not disappear without a request.
     """
     with SnapshotClient(target.broker) as snapshots:
         is_asked = set(manifest.tables) <= set(target.requested_resyncs())
@@ -317,7 +317,7 @@ def _commit_load(
     before = target.read_manifest()
     for table_id, table in tables.items():
         if before is not None and table_id in before.tables:
-            table.previous = before.tables[table_id].base.folder  # readers have it open
+            table.previous = before.tables[table_id].base.folder  # readers may have it open
     history = f"history-until-{before.offset}-{int(time.time())}" if before is not None else ""
     _save_plan(target, snapshot, text_columns, history=history)
     target.commit(
@@ -338,7 +338,7 @@ def _commit_load(
 
 
 def register_group(target: ParquetFolder, snapshot: broker_pb2.Snapshot) -> None:
-    """Register the group before the snapshot is closed, so that the broker keeps the increments behind the cut."""
+    """Register the group before the snapshot is closed, so that the broker keeps the increments after the cut."""
     with Subscriber(target.broker, target.business, target.group, credit_bytes=CREDIT_BYTES) as subscriber:
         subscriber.open(snapshot.offset, 0, rows=reports.rows_identity(snapshot))
         subscriber.acknowledge(snapshot.offset)

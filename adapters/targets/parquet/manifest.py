@@ -1,10 +1,10 @@
 """A lake as a target of the configuration, and its manifest: its offset, its tables and the files of their states.
 
-`[targets.NAME] url = "parquet:///folder"`. A lake has a broker and a consumer group like any other target. Writing it
-needs neither a database nor Spark. It has a lock, a recovery, commits and operators' requests.
+`[targets.NAME] url = "parquet:///folder"`. A lake has a broker and a consumer group like any other target. Writing a
+lake needs neither a database nor Spark. It has a lock, a recovery, commits and operators' requests.
 
-Everything that must change together is in the manifest, one small file, and the files that it names are durable before
-it. Renaming it into place is the commit. A reader, or the next process after kill -9, therefore sees whole cuts of the
+Everything that must change together is in the manifest, one small file. The files that it lists are durable before it
+is. Renaming it into place is the commit. A reader, or the next process after kill -9, therefore sees whole cuts of the
 source and nothing else.
 """
 
@@ -48,7 +48,7 @@ _WAY_OUT = "run the VENUS that wrote it, or load this target into an empty folde
 
 @dataclass(slots=True, kw_only=True)
 class LakeState:
-    """The newest state of a table: a folder of files, and the offset behind the last change in them."""
+    """The newest state of a table: a folder of files, and the offset after the last change in them."""
 
     folder: str = ""
     offset: int = 0
@@ -63,7 +63,7 @@ class ChangeFile:
     path: str
     shape: int
     rows: int
-    end: int  # the offset behind its last change
+    end: int  # the offset after its last change
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,10 +77,10 @@ class LakeTable:
     text_columns: list[str] = field(default_factory=list)
     shapes: list[tuple[int, list[str]]] = field(default_factory=list)
     base: LakeState = field(default_factory=LakeState)
-    previous: str = ""  # the state before: readers may still have it open
+    previous: str = ""  # the previous state: readers may still have it open
     changes: list[ChangeFile] = field(default_factory=list)
     rows_applied: int = 0
-    #: Changes that wait because the table is halted: its next state, from the full data, has them.
+    #: Changes that wait because the table is halted; its next state, from the full data, contains them.
     rows_held: int = 0
     note: str = ""
 
@@ -179,7 +179,7 @@ class LakeManifest:
 
 
 def _check_format(path: Path, found: str, unknown: Set[str]) -> None:
-    """Refuse a manifest of a newer version: what it does not know, this version would drop with its next commit."""
+    """Refuse a manifest of a newer version: this version would drop unknown parts with its next commit."""
     what = f"has format {found}" if found != FORMAT else f"has {', '.join(sorted(unknown))}" if unknown else ""
     if what:
         raise Corruption(f"{path} {what}, which this version does not know", hint=_WAY_OUT)
@@ -203,18 +203,18 @@ def shape_of(schema: TableSchema, text_columns: list[str]) -> ArrowShape:
 
 
 def schemas_to_text(schemas: dict[tuple[int, int], TableSchema]) -> list[str]:
-    """Return table versions as JSON can hold them."""
+    """Return table versions as texts that JSON can hold."""
     return [base64.b64encode(schemas_codec.to_wire(s).SerializeToString()).decode() for s in schemas.values()]
 
 
 def schemas_from_text(texts: list[str]) -> dict[tuple[int, int], TableSchema]:
-    """Return the table versions that `to_text` has encoded."""
+    """Return the table versions that `schemas_to_text` has encoded."""
     found = [schemas_codec.from_wire(change_pb2.TableSchema.FromString(base64.b64decode(text))) for text in texts]
     return {(s.table_id, s.version): s for s in found}
 
 
 def _table_entry(table: LakeTable) -> dict[str, Any]:
-    """Return a table as the manifest has it: an older version reads one without held changes."""
+    """Return a table as JSON for the manifest; without held changes, older versions can read it."""
     return {name: value for name, value in asdict(table).items() if name != "rows_held" or value}
 
 
@@ -224,7 +224,7 @@ def _parse_table(entry: dict[str, Any]) -> LakeTable:
     return LakeTable(**entry, shapes=shapes, base=base, changes=changes)
 
 
-#: Permissions of users other than the owner on a file or folder.
+#: Permission bits of all users other than the owner.
 _OTHERS = 0o077
 
 
@@ -259,7 +259,7 @@ class ParquetFolder(ConfiguredTarget):
         except BlockingIOError:
             os.close(descriptor)
             raise self.locked_error from None
-        before = os.umask(denied)  # of the process: the files are PyArrow's
+        before = os.umask(denied)  # of the whole process, because PyArrow creates the files
         try:
             yield
         finally:
@@ -267,7 +267,7 @@ class ParquetFolder(ConfiguredTarget):
             os.close(descriptor)
 
     def check_folder(self) -> None:
-        """Refuse a folder that contains other files than those of VENUS, or is not writable."""
+        """Refuse a folder that contains files of others, or is not writable."""
         layout = self.layout
         there = next(path for path in (layout.root, *layout.root.parents) if path.exists())
         if not there.is_dir():
@@ -283,7 +283,7 @@ class ParquetFolder(ConfiguredTarget):
         return LakeManifest.read(self.layout.manifest)
 
     def recover(self) -> LakeManifest | None:
-        """Finish what was committed, undo the rest, and return the last committed state."""
+        """Complete what was committed, remove the rest, and return the last committed state."""
         found = self.read_manifest()
         if found is None:
             return None
@@ -291,12 +291,12 @@ class ParquetFolder(ConfiguredTarget):
         self.finish_load(found)
         remove_hidden(self.layout.root / "history")
         for table in found.tables.values():
-            if not self.layout.load.exists():  # an interrupted load resumes with the states that it has
+            if not self.layout.load.exists():  # an interrupted load resumes with the states that it has finished
                 self.remove_old_states(table)
         return found
 
     def finish_load(self, found: LakeManifest | None = None) -> None:
-        """Remove what a committed load has replaced; may be repeated."""
+        """Remove the states that a committed load has replaced; may be repeated."""
         try:
             plan = json.loads(self.layout.load.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -322,7 +322,7 @@ class ParquetFolder(ConfiguredTarget):
         remove_versions(self.layout.root / "versions" / table.folder, {table.base.folder, table.previous})
 
     def publish_committed(self, manifest: LakeManifest) -> None:
-        """Publish the files and set the links that a committed manifest names; may be repeated."""
+        """Publish the files and set the links that a committed manifest lists; may be repeated."""
         root = self.layout.root
         publish(root / path for path in manifest.publish)
         for table in manifest.tables.values():

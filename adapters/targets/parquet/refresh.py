@@ -1,7 +1,7 @@
 """Refresh of a lake's table: the previous state and the net changes since then become the files of a new state.
 
-Of several changes of a key only the last one counts. A marker removes every row whose newest sequence is below its
-number. Keys and VENUS's own columns decide which changes count, so only these have to fit into memory. The rows
+Of several changes of a key only the last one counts. A marker removes every row whose newest Sequence is below the
+marker's. Keys and VENUS's own columns decide which changes count, so only these have to fit into memory. The rows
 themselves are read a second time, piece by piece; all this uses Arrow only (architecture 2).
 
 A file whose rows all stay unchanged is linked, not rewritten. Readers of the old state are not disturbed: the link
@@ -40,7 +40,7 @@ from venus.wire import broker_pb2
 _INDEX = "_index"
 #: How much of a file is in memory at once: rows, or bytes if rows are large.
 PIECE_ROWS, PIECE_BYTES = 262_144, 64 << 20
-#: The columns that decide, together with the keys, which changes count.
+#: The columns that determine, together with the keys, which changes count.
 _DECIDING = tuple(f for f in CHANGE_FIELDS if f.name in (OFFSET, SEQUENCE, DELETED, GONE_BEFORE))
 #: Kinds between which a cast keeps every value, if Arrow supports the cast.
 _NUMBERS = frozenset({Kind.INT, Kind.DECIMAL})
@@ -50,9 +50,9 @@ _NUMBERS = frozenset({Kind.INT, Kind.DECIMAL})
 class LakeNetChanges:
     """The effect of changes on a state."""
 
-    keys: pa.Table  # of every changed row
+    keys: pa.Table  # the key of every changed row
     live: Bools  # marks the changes that are current rows, in the order of their files
-    floor: int  # rows of the state with a lower sequence are deleted
+    floor: int  # rows of the state with a lower Sequence are deleted
 
 
 def can_convert(old: ArrowShape, new: ArrowShape) -> bool:
@@ -64,7 +64,7 @@ def can_convert(old: ArrowShape, new: ArrowShape) -> bool:
     before = {c.number: (c, t) for c, t in zip(old.columns, old.types, strict=True)}
     for column, wanted in zip(new.columns, new.types, strict=True):
         if column.number not in before:
-            continue  # older rows get its default
+            continue  # older rows get the column's default
         was, had = before[column.number]
         if had != wanted and not ({was.type.kind, column.type.kind} <= _NUMBERS and _can_widen(had, wanted)):
             return False
@@ -110,7 +110,7 @@ def deciding_columns(shape: ArrowShape) -> list[str]:
 
 
 def read_net_changes(manifest: LakeManifest, table: LakeTable, shape: ArrowShape, root: Path) -> LakeNetChanges:
-    """Find which of the changes behind the newest state count."""
+    """Find the changes since the newest state that count."""
     keys = key_shape(shape)
     parts = [pa.schema([*keys.fields, *_DECIDING]).empty_table()]
     for file in table.changes:
@@ -166,7 +166,7 @@ def live_rows(changes: Iterable[pa.Table], found: LakeNetChanges, shape: ArrowSh
 
 
 def change_rows(manifest: LakeManifest, table: LakeTable, shape: ArrowShape, root: Path) -> Iterator[pa.Table]:
-    """Yield the changes behind the newest state, piece by piece."""
+    """Yield the changes since the newest state, piece by piece."""
     for file in table.changes:
         was = manifest.shape(table, file.shape)
         for rows in read_pieces(root / file.path):
@@ -212,8 +212,8 @@ logger = logging.getLogger(__name__)
 
 #: Files with fewer rows than this are merged with others.
 SMALL_ROWS = FILE_ROWS // 4
-#: The keys of the changes behind a state are merged in memory. With more rows or bytes than these, the state is read
-#: again from the broker.
+#: The keys of the changes since a state are merged in memory. If they have more rows or bytes than this, the state is
+#: read again from the broker.
 NET_ROWS_MAX = 4_000_000
 NET_BYTES_MAX = 256 << 20
 #: The broker shares a snapshot for half a minute.
@@ -234,7 +234,7 @@ def refresh(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> 
         return
     folder = f"{manifest.offset:020d}"
     if folder == table.base.folder:
-        folder += "-again"  # other columns at the same offset
+        folder += "-again"  # the same offset, but other columns
     into = target.layout.version(table.folder, folder)
     into.mkdir(parents=True, exist_ok=True)
     root = target.layout.root
@@ -248,7 +248,7 @@ def refresh(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> 
 
 
 def _key_bytes(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> int:
-    """Return the approximate size in memory of the keys of the changes behind a state."""
+    """Return the approximate size in memory of the keys of the changes since a state."""
     nbytes = 0
     for file in table.changes:
         telling = set(deciding_columns(manifest.shape(table, file.shape)))
@@ -327,7 +327,7 @@ class _StateWriter:
 
 
 def release_fitting(target: ParquetFolder, manifest: LakeManifest) -> None:
-    """Let the halted tables follow that the rules for columns fit now, and request their states."""
+    """Let halted tables follow again if the rules for columns now fit, and request their states."""
     newest = manifest.newest_versions()
     halted = [manifest.tables[s.table_id] for s in newest if columns_of(s).misfit]
     dropped = dropped_columns(manifest.schemas.values())
@@ -348,7 +348,7 @@ def release_fitting(target: ParquetFolder, manifest: LakeManifest) -> None:
 def reload_state(target: ParquetFolder, manifest: LakeManifest, table_id: int, why: str, text_column: str = "") -> None:
     """Read a table from the broker's full data, which is at least as new as the state, and commit it.
 
-    Changes behind the snapshot's cut still wait for a refresh. Changes below it stay in the history and do not count
+    Changes after the snapshot's cut still wait for a refresh. Changes before it stay in the history and do not count
     for the new state.
     """
     table = manifest.tables[table_id]
@@ -375,7 +375,7 @@ def reload_state(target: ParquetFolder, manifest: LakeManifest, table_id: int, w
 def _open_recent_snapshot(
     snapshots: SnapshotClient, target: ParquetFolder, table: LakeTable, splits: int
 ) -> broker_pb2.Snapshot:
-    """Open a snapshot that is no older than the state: the broker may share one that is some seconds old."""
+    """Open a snapshot that is not older than the state: the broker may share one that is some seconds old."""
     until = time.monotonic() + FRESH_WAIT_S
     while True:
         snapshot = snapshots.open(

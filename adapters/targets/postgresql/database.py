@@ -2,11 +2,11 @@
 
 A session that applies locks the target and disables foreign keys and triggers (features 2.11): the source has already
 executed its triggers and cascades, and their effects arrive as separate changes. A second execution at the target would
-do harm, because deleting a parent and inserting it again would delete its children.
+do harm: if a parent is deleted and inserted again, the cascade would delete its children.
 
-A refusal at COMMIT names no table, because deferred constraints and constraint triggers act there. The cut is then
-applied again, and `commit_one_by_one` makes each constraint act before COMMIT, so that its name leads to the table
-(features 2.16).
+Deferred constraints and constraint triggers act at COMMIT, and a refusal there names no table. The cut is then applied
+again, and `commit_one_by_one` makes each constraint act before COMMIT, so that its name identifies the table (features
+2.16).
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ from venus.rpc.conditions import TableCondition
 
 logger = logging.getLogger(__name__)
 
-#: Sessions of a cut-over. Its steps are repeated, so that no statement of the application queues behind one for long.
+#: The purposes of a cut-over's sessions, which wait for locks only briefly and repeat a step, so that the application's
+#: statements do not queue behind it for long.
 _SWITCHING = ("cutover", "switch")
 
 
@@ -95,7 +96,7 @@ class PostgresDatabase(RelationalDatabase):
         # SQLAlchemy would choose another driver for a plain postgresql:// URL.
         url = sa.make_url(self.url).set(drivername="postgresql+psycopg2")
         engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
-        with closing(self.connect("check")) as session:  # it raises VENUS's own errors, SQLAlchemy does not
+        with closing(self.connect("check")) as session:  # this session raises VENUS's own errors, SQLAlchemy does not
             try:
                 return migrations.upgrade(engine, "target", schema=OWN_SCHEMA)
             except sa.exc.DBAPIError as error:
@@ -170,7 +171,7 @@ class PostgresDatabase(RelationalDatabase):
     def adopt_columns(self, session: TargetSession, state: TableState, schema: TableSchema) -> None:
         placed = self.place(schema)
         for column in schema.columns if state.created else ():
-            if is_counted(placed, column):  # an earlier version of VENUS made an identity of each
+            if is_counted(placed, column):  # an earlier version of VENUS made each of them an identity
                 session.run(no_identity(placed, column))
 
     def forget_values(self, session: TargetSession, placed: PlacedTable, column: str, *, is_own: bool) -> None:
@@ -317,7 +318,7 @@ def _number_text(number: int | Sequence[int] | None) -> str:
     return "'{" + ",".join(map(_number_text, number)) + "}'" if isinstance(number, Sequence) else str(int(number))
 
 
-#: The other state is CUT: the target is marked, and its constraints are being enabled.
+#: In the other state, CUT, the target is marked, and its constraints are being enabled.
 
 
 def cutover_sql(name: str, **names: str) -> str:
@@ -353,7 +354,7 @@ def lock_target(target: PostgresDatabase, session: TargetSession, stop: threadin
         raise target.not_loaded_error
     wait_for_lock(target, session, stop)
     if not target.read_own_rows(session, "is_newest")[0][0]:
-        target.install()  # loaded by an older VENUS
+        target.install()  # the target was loaded by an older VENUS
     session.run("SET enable_hashjoin = off; SET enable_mergejoin = off")
     return try_replica_role(session)
 

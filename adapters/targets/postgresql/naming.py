@@ -1,9 +1,9 @@
 """Places and names of source tables at a PostgreSQL target. Pure (VENUS 3.4).
 
-`[targets.X] names` decides. "auto" keeps the source's names, but folds those of a dictionary that stores unquoted names
-in upper case (Oracle) to lower case, so that they need no quotes at the target. "lower" folds every name, "keep" none.
-A name that PostgreSQL would truncate is shortened, always in the same way, and `venus check` lists it. Two tables or
-columns with the same resulting name are refused, because one of them would be lost.
+`[targets.X] names` selects the rule. "auto" keeps the source's names, except from a dictionary that stores unquoted
+names in upper case (Oracle): it folds these to lower case, so that they need no quotes at the target. "lower" folds
+every name, "keep" none. A name that PostgreSQL would truncate is shortened, always in the same way, and `venus check`
+lists it. Two tables or columns with the same resulting name are refused, because one of them would be lost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PlacedTable:
     name: str
     #: The target's rule for names.
     names: str = "auto"
-    #: The configured schema of all tables; empty = each has its own.
+    #: The configured schema of all tables; empty = the schema of each table at the source.
     schema_of_all: str = ""
 
     @property
@@ -54,7 +54,7 @@ class PlacedTable:
         return PostgresNames(names=self.names, schema_of_all=self.schema_of_all)
 
     def fold(self, name: str) -> str:
-        """Return the name at the target of a name of the source, without quotes."""
+        """Return the target's name for a name at the source, without quotes."""
         return self.rule.fold(name, self.schema.source_dialect)
 
     def place_sibling(self, other: TableSchema) -> PlacedTable:
@@ -111,7 +111,7 @@ class PlacedTable:
 
     @property
     def shortened_names(self) -> list[tuple[str, str]]:
-        """Names that PostgreSQL's limit changes: (name at the source, name at the target)."""
+        """Return the names that PostgreSQL's limit changes: (name at the source, name at the target)."""
         wanted = [self.schema.name, *(c.name for c in self.schema.columns)]
         folds = [(name, fold_name(name, self.schema.source_dialect, self.names)) for name in wanted]
         return [(name, shorten_name(fold)) for name, fold in folds if shorten_name(fold) != fold]

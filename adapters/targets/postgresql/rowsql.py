@@ -25,7 +25,7 @@ from venus.model import Column, TableSchema
 
 #: Limit for prepared statements of a session.
 PREPARED_MAX = 64
-#: How many rows a pass over a table reads at the cost of finding one row by its key.
+#: How many rows a sequential scan reads in the time that one lookup by key takes.
 _ROWS_A_DESCENT = 8
 
 
@@ -89,7 +89,7 @@ class RowSql:
 
     @cached_property
     def prepared_upsert(self) -> tuple[str, str]:
-        """The upsert of one row for PREPARE, behind its name. Another text has another name."""
+        """The name and the upsert of one row for PREPARE. A different text gets a different name."""
         values = ", ".join(f"${n}" for n in range(1, len(self.placed.schema.columns) + 1))
         text = self.text("upsert_values", values=f"({values})")
         return f"venus_upsert_{xxhash.xxh3_128_hexdigest(text.encode())}", text
@@ -115,7 +115,7 @@ def keyed_statements(session: TargetSession, sql: RowSql, layout: Layout, rows: 
 
 
 def upsert_text(session: TargetSession, sql: RowSql, layout: Layout, rows: RowChanges) -> str:
-    """Return the text of `keyed_statements`. That of a single row is an EXECUTE, which is planned once in a session."""
+    """Return `keyed_statements`, or for the upsert of a single row an EXECUTE, which a session plans only once."""
     name, text = sql.prepared_upsert
     is_new = name not in session.prepared
     if len(rows) != 1 or rows.is_deleted.any() or (is_new and len(session.prepared) >= PREPARED_MAX):
@@ -159,7 +159,7 @@ def copy_full(session: TargetSession, table: str, placed: PlacedTable, rows: Ful
 
 
 def copy_text(placed: PlacedTable, section: TableChanges, schema: TableSchema) -> bytes:
-    """Return a section's rows as the lines of that COPY."""
+    """Return a section's rows as lines for `copy_statement`."""
     kept = _kept_columns(placed, schema)
     record_ids, rows, layout = section.record_ids, section.rows, Layout.of(schema)
     if len(kept) < len(schema.columns):
@@ -168,7 +168,7 @@ def copy_text(placed: PlacedTable, section: TableChanges, schema: TableSchema) -
 
 
 def full_rows_text(placed: PlacedTable, rows: FullRows, schema: TableSchema) -> bytes:
-    """Return rows of the full data as the lines of that COPY, without a copy in memory if every column is kept."""
+    """Return rows of the full data as lines for `copy_statement`, without a copy in memory if no column is dropped."""
     if len(_kept_columns(placed, schema)) < len(schema.columns):
         return copy_text(placed, rows.changes, schema)
     return messages_to_copy(rows.stored.packed, Layout.of(schema), head=HEAD_BYTES)
@@ -182,7 +182,7 @@ def _kept_columns(placed: PlacedTable, schema: TableSchema) -> list[Column]:
 def _drop_columns(
     record_ids: PackedBytes, rows: PackedBytes, schema: TableSchema, kept: list[Column]
 ) -> tuple[PackedBytes, PackedBytes, Layout]:
-    """Remove columns, value by value; only rows from before a DROP COLUMN need this."""
+    """Remove dropped columns, value by value; only rows from before a DROP COLUMN need this."""
     values = dict(
         zip((c.number for c in schema.wire_columns), to_columns(record_ids, rows, Layout.of(schema)), strict=True)
     )

@@ -4,7 +4,7 @@ The caller writes BEGIN and COMMIT itself, with several statements in one string
 round trip. Errors are classified by the reaction to them: the server is unreachable (try again later), the target
 refused a value or a row (`Refusal` with its SQLSTATE: quarantine), or the statement is wrong (`TargetError`).
 
-A thread may run one piece of work with the session while the caller prepares the next one.
+A background thread may run one piece of work with the session while the caller prepares the next one.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ logger = logging.getLogger(__name__)
 _DATA_CLASSES = ("22", "23", "44", "P0")
 #: Transient classes and codes: connection, resources, operator intervention, a transaction that was rolled back.
 _TRANSIENT = ("08", "53", "57", "58", "40", READ_ONLY)
-#: Of a lock that another session holds, or of a conflict with its transaction.
+#: SQLSTATEs of a lock that another session holds, or of a conflict with its transaction.
 _CONFLICTS = {LOCK_TIMEOUT: LockTimeout, DEADLOCK: Deadlock, SERIALIZATION: Deadlock}
 
 SUPERSEDED = "VE001"
 
 
 class CopyInput(Protocol):
-    """Source of bytes that returns any number of them per read, and none at its end."""
+    """A file whose `read` may return any number of bytes, and none at the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -68,7 +68,7 @@ class CopyOutput(Protocol):
 
 
 class TargetSession:
-    """A connection in autocommit mode, used by one thread and by the work that this thread has started `behind` it."""
+    """A connection in autocommit mode, used by one thread and by the background work that this thread has started."""
 
     def __init__(self, url: str | SecretStr, *, application: str, target: str = "NAME") -> None:
         text = url if isinstance(url, str) else url.get_secret_value()
@@ -92,7 +92,7 @@ class TargetSession:
         refuse_shared_sessions(self._connection, f"target {self.place}", self._option)
 
     def commit_durably(self) -> None:
-        """Make COMMIT durable again, as at the start: the broker may delete changes that are acknowledged after it."""
+        """Make COMMIT durable again, as it was at first: the broker may delete changes acknowledged after a commit."""
         self.run(f"RESET synchronous_commit; {dialect_statement('session', 'durable')}")
 
     def run_in_background(self, work: Callable[[], None]) -> None:
@@ -136,11 +136,11 @@ class TargetSession:
         return self._cursor.fetchone()
 
     def copy_in(self, text: str, data: bytes) -> int:
-        """COPY complete text lines in."""
+        """COPY in complete text lines."""
         return self.copy_from(text, io.BytesIO(data))
 
     def copy_from(self, text: str, lines: CopyInput) -> int:
-        """COPY text lines in while they are produced; an error of `lines` is raised as DatabaseUnavailable."""
+        """COPY in text lines while they are produced; an error of `lines` is raised as DatabaseUnavailable."""
         self._background.wait()
         self.busy_since = time.monotonic()
         try:
@@ -194,7 +194,7 @@ class TargetSession:
             self._connection.close()
 
     def classify(self, error: Exception) -> TargetError | DatabaseUnavailable:
-        """Return the error to raise for one of the driver."""
+        """Return the error of VENUS to raise for an error of the driver."""
         if isinstance(error, ValueError):  # psycopg2 itself refuses a NUL character
             return Refusal(str(error), "22021")
         assert isinstance(error, psycopg2.Error)
@@ -214,9 +214,9 @@ class TargetSession:
 
 
 _NO_LIMITS = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = 0"
-#: The server ends the sessions of a crashed machine after a minute instead of two hours. Until then they hold locks for
-#: which the next process waits. tcp_user_timeout is not set, because it would also end sessions that wait long for a
-#: lock or a disk.
+#: The server ends the sessions of a crashed machine after a minute instead of two hours. Until then such sessions hold
+#: locks for which the next process waits. tcp_user_timeout is not set, because it would also end sessions that wait
+#: long for a lock or a disk.
 _KEEPALIVES = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
@@ -260,8 +260,8 @@ def limit_lock_waits(session: TargetSession, milliseconds: int) -> None:
 def open_marked_session(url: str | SecretStr, application: str, *, business: str, target: str) -> TargetSession:
     """Open a session; mark it if the database follows another one as this target.
 
-    Triggers of VENUS neither log nor reject what a marked session writes. They do so with changes of other pipelines,
-    which are like those of the application.
+    Triggers of VENUS neither log nor reject changes by a marked session. They log or reject changes by other pipelines,
+    like those of the application.
     """
     session = TargetSession(url, application=application, target=target)
     try:

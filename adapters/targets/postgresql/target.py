@@ -57,7 +57,7 @@ class PostgresTargetReader(PostgresReader):
         )
 
     def read_reached_offset(self, subject: Subject) -> ReachedOffset:
-        """Return how far this table is in the snapshot of `begin`."""
+        """Return the offset that this table has reached in the snapshot of `begin`."""
         return read_reached_offset(self.target, self._own_session, subject)
 
     def read_parked_rows(self, subject: Subject) -> dict[bytes, str]:

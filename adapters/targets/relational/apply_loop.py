@@ -1,8 +1,8 @@
 """State of the apply loop that outlives a session with the target: its stream from the broker, and its reports.
 
 The stream assembles increments into whole cuts (VENUS 3.4). The state includes the cleanup of the quarantine, which
-deletes changes that were decided long ago and never those that wait. One statement examines a bounded number of
-changes, in the order of their arrival (features 2.16).
+deletes changes that were decided long ago, but never waiting ones. One statement examines a bounded number of changes,
+in the order of their arrival (features 2.16).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from venus.rpc.nearest_subscriber import open_subscriber
 logger = logging.getLogger(__name__)
 
 REPORT_S = 0.5
-#: Rows and bytes of a transaction of a first load that lags behind the read of the source.
+#: Limits in rows and bytes for a transaction of a first load that lags behind the read of the source.
 FIRST_LOAD_ROWS, FIRST_LOAD_BYTES = 200_000, 16 << 20
 BACK_OFF_S = 60.0
 #: How many changes one cleanup statement examines, and the pause between two statements.
@@ -51,7 +51,7 @@ class QuarantineCleanup:
         self._due: float | None = None
 
     def step(self, target: RelationalDatabase, session: RelationalSession) -> None:
-        """Clear the next piece if it is due."""
+        """Clean up the next piece if it is due."""
         now = self._monotonic()
         if self._due is not None and now < self._due:
             return
@@ -83,7 +83,7 @@ End = Callable[[], int | None]
 class ApplyLoop(TargetCircuit):
     """State of one apply loop: counters, the circuit, verdicts on refused rows, the stop signal.
 
-    The loop of a first load ends at `end`. It writes only cuts that are decided: no reader waits for its rows yet.
+    The loop of a first load ends at `end`. It writes only decided cuts, because no reader waits for its rows yet.
     """
 
     def __init__(self, target: str, stop: threading.Event, report: Report | None, end: End | None = None) -> None:
@@ -111,7 +111,7 @@ class ApplyLoop(TargetCircuit):
         return time.monotonic() >= self._ahead_from
 
     def back_off(self, reason: str) -> None:
-        """Write cuts only after their decision for the next minute."""
+        """For the next minute, write cuts only after their decision."""
         logger.info("target %s: a cut waits for its decision: %s", self._target, reason)
         self._ahead_from = time.monotonic() + BACK_OFF_S
 
@@ -130,12 +130,12 @@ class ApplyLoop(TargetCircuit):
         return self._end is not None
 
     def group_rows_max(self, configured: int) -> int:
-        """Return the limit of a transaction: while a load lags, the server takes one piece while the next is built."""
+        """Return the limit of a transaction in rows, which is higher for a first load."""
         return max(configured, FIRST_LOAD_ROWS) if self.is_first_load else configured
 
     @property
     def group_bytes_max(self) -> int | None:
-        """The limit of a transaction's bytes; None means the usual one."""
+        """The limit of a transaction in bytes; None means the usual one."""
         return FIRST_LOAD_BYTES if self.is_first_load else None
 
     @property
@@ -210,7 +210,7 @@ DECISION_WAIT_S = 5.0
 
 
 class ApplyStream:
-    """One stream from the target's applied offset on. `ahead` includes increments that are not decided yet.
+    """One stream that begins at the target's applied offset. `ahead` includes increments that are not decided yet.
 
     At most about `rows_max` changes wait here.
     """
@@ -255,7 +255,7 @@ class ApplyStream:
 
     @property
     def can_move_nearer(self) -> bool:
-        """Whether a nearer set of brokers serves again."""
+        """Whether a nearer set of brokers is available again."""
         return self._subscriber.can_move_nearer
 
     def close(self) -> None:
@@ -289,7 +289,7 @@ class ApplyStream:
     # -- increments ------------------------------------------------------------------------------------------------
 
     def receive(self, *, busy: bool) -> bool:
-        """Take the arrived increments; return whether a cut can be applied. `busy` means not to wait for long."""
+        """Take the arrived increments; return whether a cut can be applied. `busy`: do not wait for long."""
         cuts = self.cuts
         timeout_s = 0.0 if cuts.has_complete else 0.01 if busy else IDLE_S
         while not cuts.is_full(self._rows_max):

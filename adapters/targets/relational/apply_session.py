@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 #: How often the counters are compared with the applied offset while it moves.
 ACCOUNT_S = 1.0
-#: The same while it does not move.
+#: The same while the applied offset does not move.
 ACCOUNT_QUIET_S = 10.0
 
 
@@ -120,7 +120,7 @@ class ApplySession:
         return False
 
     def _has_ended(self) -> bool:
-        """Return whether a first load has reached its end, also with tables that catch up or are resynced."""
+        """Return whether a first load has reached its end, including tables that catch up or are resynced."""
         return self._loop.is_at_end and not self._catalogue.has_late_tables
 
     # -- opening ---------------------------------------------------------------------------------------------------
@@ -170,14 +170,14 @@ class ApplySession:
         return self._opened
 
     def _report_waits(self, found: list[TableCondition]) -> None:
-        """Report the locks that this session waits for. The watching thread calls it, because this one is blocked."""
+        """Report the locks that this session waits for. The watching thread calls this: the session is blocked."""
         self._stream.report(self._catalogue, waits=found)
         if found:
             error = "; ".join(f"{one.name} waits {one.reason}" for one in found)
             self._loop.report(self._catalogue.held_tables(), error=error, now=True)
 
     def _save_rows_identity(self, rows: RowsIdentity | None) -> None:
-        """Save the rows identity of the set that is read from the applied offset on."""
+        """Save the rows identity of the broker set that is read from the applied offset."""
         if rows == self._catalogue.position.rows:
             return
         target, session = self._target, self._session
@@ -239,7 +239,7 @@ class ApplySession:
             return self._read_states_again(group)
 
     def _read_states_again(self, group: list[DeliveredCut]) -> bool:
-        """Read the states that a command has changed and put back what is not applied; return False if it is lost."""
+        """Read the states that a command has changed; put back the cuts not applied. Return False if they are lost."""
         self._reload()
         self._held.reset()
         offset = self._catalogue.position.offset
@@ -356,7 +356,7 @@ class ApplySession:
         self._stream.report_switch(self._catalogue, self._loop.describe_switch())
         self._loop.clearing.step(self._target, self._session)
         if not self._stream.is_acknowledged(*self._positions()):
-            self._acknowledge()  # a table follows again: the broker need not keep its changes, even on a quiet queue
+            self._acknowledge()  # if a table follows again, the broker need not keep its changes, even on a quiet queue
         self._loop.report(self._catalogue.held_tables())
 
     def _check_account(self) -> None:
@@ -396,7 +396,7 @@ class ApplySession:
             self._held.reset()
 
     def _reload_if_superseded(self) -> None:
-        """Look for commands. A busy session skips this, because each transaction checks `control`."""
+        """Reload after an operator's command. A busy session skips this, because each transaction checks `control`."""
         if time.monotonic() - self._looked_at < LOOK_S:
             return
         self._looked_at, took = time.monotonic(), Stopwatch.coarse()

@@ -1,7 +1,7 @@
 """The apply loop's copy of VENUS's own tables at the target: positions, tables, schemas, parked keys, sweeps.
 
 Every command that changes one of them increments `control` in the same transaction. The loop's next transaction then
-finds that it is superseded, and the loop reads the copy again. So no statement is needed to check for changes.
+finds that it is superseded, and the loop reads the copy again. So the check for changes needs no extra statement.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class TargetCatalogue:
     position: TargetPosition
     tables: dict[int, TableState]
     schemas: dict[tuple[int, int], TableSchema]
-    #: table -> record_id -> offset of its first parked change.
+    #: The offset of the first parked change, by table and record id.
     parked: dict[int, dict[bytes, int]]
-    #: table -> (record_id, offset) that an operator skipped.
+    #: The (record id, offset) pairs that an operator skipped, by table.
     skipped: dict[int, set[tuple[bytes, int]]]
-    #: table -> purpose -> recording since this offset.
+    #: The offset since which keys are recorded, by table and purpose.
     sweeps: dict[int, dict[str, int]]
-    #: table -> how many of its changes wait in quarantine.
+    #: How many changes wait in quarantine, by table.
     quarantined: dict[int, int]
     #: When the target was handed over to the application; empty = it follows.
     cut_over: str = ""
@@ -124,7 +124,8 @@ class TargetCatalogue:
     def keep_from(self, log_start: int = 0) -> int:
         """Return the offset below which no table needs any increment; the queue starts at `log_start`.
 
-        A table whose increments were trimmed waits for a resync, whose record of keys begins before its cut.
+        A table whose increments were trimmed does not count: it waits for a resync, whose record of keys begins before
+        its cut.
         """
         needed: list[int] = [self.position.offset]
         for state in self.held_tables():

@@ -1,8 +1,8 @@
 """Operators' commands for a target: status, pause, resume, resync, comparisons, quarantine (features 2.16, 2.18).
 
 A command is one transaction that locks the row of the applied offset first, so it never runs in the middle of a cut. It
-increments `control`, so that the loop reads the states again before its next transaction. It works whether a loop is
-running or not. The quarantine is listed, retried and skipped (scenario 32).
+increments `control`, so that the loop reads the states again before its next transaction. A command works whether a
+loop is running or not. Further commands list, retry and skip quarantined changes (scenario 32).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class TargetProgress:
     #: Database and host.
     place: str = ""
     position: TargetPosition | None
-    #: How many rows a load that has not ended has brought; None = there is none.
+    #: How many rows an unfinished load has loaded; None = there is no such load.
     loading_rows: int | None = None
     tables: tuple[TableState, ...]
     #: Refused changes that wait for a decision, by table.
@@ -115,7 +115,7 @@ class TargetProgress:
     unaccounted: int = 0
     #: Tables that are being made equal to the full data.
     resyncing: tuple[str, ...] = ()
-    #: The cut-over of the target; None = it follows.
+    #: The mark of the target's cut-over; None = the target follows.
     cut_over: CutoverMark | None = None
     #: The configured predicate of each table by its name at the source; empty = every row.
     wanted: dict[str, str] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class TargetProgress:
 
 
 def read_progress(settings: Settings, name: str) -> TargetProgress:
-    """Read the progress of a target; works before it was loaded, too."""
+    """Read the progress of a target; also works before it was loaded."""
     target = open_database(settings, name)
     with open_control_session(target) as session:
         found = read_progress_in(target, session)
@@ -143,7 +143,7 @@ def read_progress(settings: Settings, name: str) -> TargetProgress:
 
 
 def read_progress_in(target: RelationalDatabase, session: RelationalSession) -> TargetProgress:
-    """Read the progress in an existing session, without a change to it; `constraints` therefore stays empty."""
+    """Read the progress in an existing session without changing its settings; `constraints` therefore stays empty."""
     installed = target.is_installed(session)
     tables = tuple(target.read_tables(session)) if installed else ()
     sweeps = target.read_own_rows(session, "sweeps") if installed else []
@@ -340,7 +340,7 @@ def retry_quarantine(settings: Settings, name: str, ids: Sequence[int] = (), tab
     with command_transaction(target, writes_rows=True) as (session, _):
         rows = _choose_rows(target, session, ids, tables)
         concerned = {q.table_id for q in rows}
-        if not ids:  # a table may halt as a whole, without a row
+        if not ids:  # a table may halt as a whole, without a refused row
             concerned |= {
                 t.table_id for t in (find_tables(target, session, tables) if tables else target.read_tables(session))
             }
@@ -348,7 +348,7 @@ def retry_quarantine(settings: Settings, name: str, ids: Sequence[int] = (), tab
 
 
 def skip_quarantine(settings: Settings, name: str, ids: Sequence[int], *, reason: str) -> RetryReport:
-    """Skip these changes permanently and apply those that waited for them."""
+    """Skip these changes permanently, and apply the changes that waited for them."""
     if not reason.strip():
         raise Refused("a change is only skipped for a reason", hint="give one with --reason")
     if not ids:

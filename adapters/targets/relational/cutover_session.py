@@ -1,7 +1,7 @@
 """The part of a cut-over that all relational targets share: the mark, the locks, the transaction that opens the target.
 
-The blocks of the kind's cutover.sql have the same names for every kind. A kind adds how rows are read and converted,
-its foreign keys and its counters.
+The blocks of the kind's cutover.sql have the same names for every kind. Each kind adds the reading and conversion of
+rows, its foreign keys and its counters.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RelationalCutover(ABC):
 
     @abstractmethod
     def open_side(self, opening: SideOpening) -> None:
-        """Capture and accept writes from the end of the caller's transaction on."""
+        """Make the database capture and accept writes as soon as the caller's transaction commits."""
 
     def close(self) -> None:
         """Roll back an open transaction and close the connection."""
@@ -151,9 +151,9 @@ class FollowerTables(Protocol):
 
 
 class FollowerCutover(RelationalCutover):
-    """One session of a cut-over to a database whose tables are the application's own, as it left them.
+    """One session of a cut-over to a database whose tables are the application's own, unchanged by VENUS.
 
-    Its foreign keys and counters act in the application's sessions only: nothing has to be enforced or relaxed.
+    Its foreign keys act only in the application's sessions, so nothing has to be enforced or relaxed.
     """
 
     def __init__(self, target: RelationalDatabase, session: Any, tables: FollowerTables) -> None:
@@ -186,7 +186,7 @@ class FollowerCutover(RelationalCutover):
 
 
 class NumberedFollowerCutover(FollowerCutover):
-    """One session of a cut-over to such a database that lists its counters as its capture does."""
+    """One session of a cut-over to a database that follows, whose counters are listed as its capture lists them."""
 
     #: The dialect that captures this database.
     DIALECT: ClassVar[str]
@@ -218,7 +218,7 @@ class NumberedFollowerCutover(FollowerCutover):
 
     @property
     def other_names(self) -> PostgresNames:
-        """How the other database writes the names of this one."""
+        """The rule by which the other database converts the names of this one."""
         return PostgresNames()
 
     def _match_numberings(self, numberings: Seq[Numbering]) -> dict[tuple[str, str], Numbering]:
@@ -240,7 +240,7 @@ class NumberedFollowerCutover(FollowerCutover):
         return found | {here: free[there] for here, there in sequences.items() if there in free}
 
     def _set_counter(self, own: Numbering, known: Numbering | None, placed: Any) -> CounterSetting:
-        """Set a counter behind the rows, behind the other database's, and never back."""
+        """Move a counter past the rows' numbers and past the other database's counter, and never back."""
         low, high = None, None
         if placed is not None:
             query = self.sql("extremes", column=placed.quote(own.column), table=placed.sql)

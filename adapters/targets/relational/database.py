@@ -1,8 +1,8 @@
 """A relational target and VENUS's own tables in it: its position, and the state of each table (VENUS 3.4).
 
-`RelationalDatabase` is what a kind implements. The apply loop, catch-ups, resyncs and operators' commands of this
-package use nothing else of it. A kind whose DDL ends the transaction raises `DdlNeeded` where a transaction needs DDL,
-and it runs in front of the next one; the other kinds change their tables within it.
+`RelationalDatabase` is the interface that a kind implements. The apply loop, catch-ups, resyncs and operators' commands
+of this package use nothing else of a kind. A kind whose DDL ends the transaction raises `DdlNeeded` where a transaction
+needs DDL, which then runs before the next transaction; the other kinds change their tables within it.
 
 A target that was cut over has a mark: it belongs to the application, and VENUS must not write there. One transaction
 sets the mark and `paused` while it locks the applied offset, so no cut is applied in part.
@@ -124,7 +124,7 @@ class RelationalDatabase(OwnTables):
         states: Callable[[], dict[int, TableState]],
         tell: Callable[[list[TableCondition]], None],
     ) -> Closable | None:
-        """Let a session report its own waits for locks, until the result is closed; None = it has to be watched."""
+        """Let a session report its own waits for locks until the result is closed; None = the caller has to watch."""
         return None
 
     @abstractmethod
@@ -161,7 +161,7 @@ class RelationalDatabase(OwnTables):
         """Store a table version; `known` is the current version of the table at the target."""
 
     def add_stream_table(self, session: OwnSession, schema: TableSchema, offset: int) -> None:
-        """Create a table that is new in the stream; one that rules for columns do not fit halts. Raises DdlNeeded."""
+        """Create a table that is new in the stream; it halts if rules for columns do not fit it. Raises DdlNeeded."""
         if reason := self.columns.reason_to_halt(schema):
             self.put_halted(session, self.place(schema), offset, reason)
             logger.error("target %s: table %s is halted: %s", self.name, schema.qualified_name, reason)
@@ -170,7 +170,7 @@ class RelationalDatabase(OwnTables):
 
     @abstractmethod
     def create_stream_table(self, session: OwnSession, schema: TableSchema, offset: int) -> None:
-        """Create a table that is new in the stream, whose rows follow; a table that cannot be created halts.
+        """Create a table that is new in the stream, before its rows arrive; a table that cannot be created halts.
 
         Raises DdlNeeded.
         """
@@ -182,11 +182,11 @@ class RelationalDatabase(OwnTables):
         """Return the step from a table's current version at the target to this one. Raises DdlNeeded."""
 
     def truncate(self, session: OwnSession, sql: OwnSql) -> None:
-        """Empty the table, by DELETE, which readers of an older snapshot do not see."""
+        """Empty the table, by DELETE, so that readers of an older snapshot still see its rows."""
         session.run(sql.text("delete_all"))
 
     def adopt_columns(self, session: OwnSession, state: TableState, schema: TableSchema) -> None:
-        """Correct what an older version of VENUS has created, before a resync replaces rows."""
+        """Correct columns that an older version of VENUS has created, before a resync replaces rows."""
 
     def forget_values(self, session: OwnSession, placed: OwnPlace, column: str, *, is_own: bool) -> None:
         """Remove the values of a column that the target no longer gets, within a transaction."""
@@ -232,7 +232,7 @@ class RelationalDatabase(OwnTables):
         session.run("COMMIT")
 
     def find_refused_table(self, session: OwnSession, catalogue: TargetCatalogue, refusal: TargetError) -> int | None:
-        """Return the table that a refusal is about. May roll back."""
+        """Return the table that a refusal concerns. May roll back."""
         if not isinstance(refusal, Refusal):
             return None
         by_name = {(t.namespace, t.name): t.table_id for t in catalogue.tables.values()}
@@ -241,7 +241,7 @@ class RelationalDatabase(OwnTables):
     # -- resync --------------------------------------------------------------------------------------------------------
 
     def is_version_missing(self, error: BaseException | None) -> bool:
-        """Return whether a side table could not be made yet because the stream has not brought the version."""
+        """Return whether a side table could not be created yet because its version has not arrived in the stream."""
         return False
 
     @abstractmethod
@@ -271,7 +271,7 @@ class RelationalDatabase(OwnTables):
 
     # -- load ----------------------------------------------------------------------------------------------------------
 
-    #: Whether tasks of a load gain from each other: not at a database with one writer.
+    #: Whether parallel tasks speed up a load: not at a database with a single writer.
     loads_in_parallel = True
 
     @property
@@ -284,7 +284,7 @@ class RelationalDatabase(OwnTables):
         """Place all tables except the heartbeat. Raises Refused with a line for each impossible name."""
 
     def prepare_load(self, session: OwnSession, placed: Sequence[OwnPlace]) -> None:
-        """Run the DDL that a load needs, in front of its transaction."""
+        """Run the DDL that a load needs, before its transaction."""
 
     @abstractmethod
     def make_tables(
@@ -292,7 +292,7 @@ class RelationalDatabase(OwnTables):
     ) -> set[int]:
         """Create or empty these tables, and return those that VENUS has created. Raises Refused with every difference.
 
-        `before` has the tables that this target had already.
+        `before`: the tables that this target had before.
         """
 
     @abstractmethod
@@ -305,7 +305,7 @@ class RelationalDatabase(OwnTables):
 
     @abstractmethod
     def finish_table(self, session: OwnSession, placed: OwnPlace) -> None:
-        """Add the key behind the rows unless it exists."""
+        """Add the key after the rows, unless it exists."""
 
     @abstractmethod
     def finish_tables(
@@ -315,11 +315,11 @@ class RelationalDatabase(OwnTables):
 
     @abstractmethod
     def list_left_out(self, placed: Sequence[OwnPlace]) -> list[str]:
-        """Return what the target does not get, one line each."""
+        """Return the objects that the target does not get, one line each."""
 
     @abstractmethod
     def read_load_progress(self, session: OwnSession, load_id: str) -> tuple[int, int, int]:
-        """Return the rows of loaded splits, the number of these, and the rows that are under way."""
+        """Return the rows of loaded splits, the number of these splits, and the rows of splits in progress."""
 
     def log_load_waits(self) -> AbstractContextManager[None]:
         """Log the locks that the sessions of a load wait for, while the block runs."""
@@ -329,7 +329,7 @@ class RelationalDatabase(OwnTables):
         """Let this session's commits become durable later."""
 
     def commit_durably(self, session: OwnSession) -> None:
-        """Make COMMIT durable again, as at the start."""
+        """Make COMMIT durable again, as it was at first."""
 
 
 class _DatabaseModule(Protocol):
@@ -356,7 +356,7 @@ def refuse_if_cut_over(target: RelationalDatabase, session: RelationalSession) -
 def wait_for_lock(
     target: RelationalDatabase, session: RelationalSession, stop: threading.Event, wait_s: float = LOCK_WAIT_S
 ) -> None:
-    """Lock a target; wait for a predecessor of this process that has just ended. Raises Refused."""
+    """Lock a target; wait for the session of a predecessor that has just ended. Raises Refused."""
     until = time.monotonic() + wait_s
     while not target.try_lock(session):
         if stop.wait(_PAUSE_S) or time.monotonic() > until:

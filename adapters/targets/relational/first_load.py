@@ -1,8 +1,8 @@
 """A first load that overlaps the first read of the source (VENUS 3.3, 3.4).
 
-The rows that the broker has already are loaded as in every load. The tables then follow the queue, which brings the
-rest of the first read in key ranges, each at its own offset, with the changes in between in order. So every transaction
-leaves the target at one exact cut, and an interrupted load continues behind the last committed range. Indexes, checks
+The rows that the broker already has are loaded as in every load. The tables then follow the queue. It delivers the rest
+of the first read in key ranges, each at its own offset and in order with the changes in between. So every transaction
+leaves the target at one exact cut, and an interrupted load continues after the last committed range. Indexes, checks
 and foreign keys come after the last row, when each table has as many rows as the broker's full data at the same cut.
 Until then the target counts as never loaded.
 """
@@ -32,7 +32,7 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: How long the full data may stay behind the position of the target.
+#: How long the full data may lag behind the position of the target.
 SNAPSHOT_S = 120.0
 LOOK_S = 0.25
 
@@ -40,7 +40,7 @@ Report = Callable[[LoadProgress], None]
 
 
 def committed_end(target: RelationalDatabase) -> FillEnd:
-    """Return an end that is known now: everything that the broker has committed."""
+    """Return a `FillEnd` that is known now: the end of all that the broker has committed."""
     with AdminClient(target.broker) as admin:
         found = [b for b in admin.status(target.business).businesses if b.business == target.business]
     offset = found[0].next_offset if found else 0
@@ -50,7 +50,7 @@ def committed_end(target: RelationalDatabase) -> FillEnd:
 def complete_first_load(target: RelationalDatabase, end: FillEnd, report: Report, began: float) -> LoadReport:
     """Follow the first read of the source up to its end, then finish the load.
 
-    `end` returns the offset behind that read, None while it is under way; it may raise to end the load early.
+    `end` returns the offset after that read, or None while it is in progress; it may raise to end the load early.
     """
     with closing(target.connect("load")) as session:
         before = target.read_own_rows(session, "loading_rows")[0][0]
@@ -95,7 +95,7 @@ def _end_at(offset: int, end: FillEnd) -> FillEnd:
 
 
 def _find_filters(target: RelationalDatabase, session: RelationalSession) -> list[broker_pb2.RowFilter]:
-    """Return which rows the target gets of the tables that it does not get completely."""
+    """Return the row filters of the tables of which the target gets only some rows."""
     return [
         broker_pb2.RowFilter(table=t.source_name, predicate=t.predicate)
         for t in target.read_tables(session)
@@ -173,7 +173,7 @@ def _check_counts(
 ) -> None:
     """Compare the number of rows in each table with the broker's at the same cut. Raises UnequalRowCount.
 
-    Only this shows that another session has written to a table since the load began, as in a load behind the read.
+    As in a load after the read, only this shows whether another session has written to a table since the load began.
     """
     if target.config.on_existing == "append":
         return
@@ -191,7 +191,7 @@ def _check_counts(
 
 
 def _is_ready(target: RelationalDatabase, session: RelationalSession, state: TableState, placed: TablePlace) -> bool:
-    """Return whether there is a table to finish: a refused one may be missing, or the user's."""
+    """Return whether there is a table to finish: a refused table may be missing, or belong to the user."""
     return (state.created or state.state == ACTIVE) and target.has_table(session, placed)
 
 

@@ -1,8 +1,8 @@
 """Full load of a relational target from the broker's full data; the source may be offline (VENUS 3.3, offset -1).
 
-The plan is made once and kept at the target: the snapshot, its splits, and the loaded ones. If a load is killed, the
-next run resumes it and reads at most one split per worker twice. The last transaction sets the applied offset to the
-snapshot's cut. Increments follow from there with no gap and no overlap.
+The plan is made once and stored at the target: the snapshot, its splits, and which splits are loaded. If a load is
+killed, the next run resumes it and reads at most one split per worker twice. The last transaction sets the applied
+offset to the snapshot's cut. Increments follow from there with no gap and no overlap.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LOOK_S = 0.25
 SINGLE_SPLITS_MAX = 32
 #: How long a command waits for the session of a killed predecessor before it refuses to work beside another process.
 BRIEF_LOCK_WAIT_S = 5.0
-#: How often a snapshot may expire under a load.
+#: How often a snapshot may expire during a load.
 PLANS_MAX = 3
 
 Report = Callable[[LoadProgress], None]
@@ -79,7 +79,7 @@ def _poll_progress(
     target: RelationalDatabase, load_id: str, tell: Callable[[int, int], None], stop: threading.Event
 ) -> None:
     if stop.wait(LOOK_S):
-        return  # already done: not worth a connection
+        return  # the block has ended already: not worth a connection
     rows = 0
     try:
         session = target.connect("watch")
@@ -89,7 +89,7 @@ def _poll_progress(
     try:
         while not stop.wait(LOOK_S):
             committed, splits, under_way = target.read_load_progress(session, load_id)
-            rows = max(rows, committed + under_way)  # between its end and its commit, a COPY does not count
+            rows = max(rows, committed + under_way)  # a COPY that has ended but is not committed is not counted
             tell(rows, splits)
     except VenusError as error:
         logger.info("can no longer read the progress of the load: %s", error)
@@ -110,8 +110,8 @@ def full_sync(
     """Load target `name` from the broker's full data up to an exact offset; resume an interrupted load.
 
     `runner` loads the splits, or `choose` returns the runner; without either, local processes load them. A target that
-    was loaded before and cannot follow is emptied first if `empty_meanwhile` accepts that, and so is one whose first
-    load has not ended. With `fill_end` the load overlaps the first read of the source and ends behind it.
+    was loaded before and cannot follow, or whose first load has not ended, is emptied first if `empty_meanwhile`
+    accepts that. With `fill_end` the load overlaps the first read of the source and ends after it.
     """
     target = open_database(settings, name, first_load=True)
     target.install()
@@ -128,7 +128,7 @@ def full_sync(
         session.close()
     if loaded is not None:
         return loaded
-    from venus.adapters.targets.relational.first_load import committed_end, complete_first_load  # all of apply
+    from venus.adapters.targets.relational.first_load import committed_end, complete_first_load  # imports all of apply
 
     return complete_first_load(target, fill_end or committed_end(target), report, began)
 
@@ -142,7 +142,7 @@ def _runner_chooser(settings: Settings, runner: Runner | None, choose: RunnerCho
 class _Load:
     """One run of a full load.
 
-    It ends without a report if the tables follow the first read of the source next (first_load.py).
+    It ends without a report if the tables next follow the first read of the source (first_load.py).
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class _Load:
             self._snapshots.close()
 
     def _has_halted(self) -> bool:
-        """Return whether a table cannot follow: only a new load may give it another key."""
+        """Return whether a table has halted: only a new load may give it another key."""
         return any(table.state == HALTED for table in self._target.read_tables(self._session))
 
     def _announce(self, note: str) -> None:
@@ -376,10 +376,10 @@ class _Load:
     def _check_count(self, placed: TablePlace, loaded: int) -> None:
         """Compare the number of rows in a table with the number that was loaded.
 
-        The pass over the whole table is deliberate, even for 10^9 rows. Each split is its own transaction, so no lock
+        A scan of the whole table is deliberate, even for 10^9 rows. Each split is its own transaction, so no lock
         protects the table from the first split to the last, and a split counts only the rows that it sends. Only the
         table itself shows that a trigger has discarded rows, that another session has written to it, or that a failover
-        of the target has lost commits. After this check the table is declared equal to the source. The pass is cheaper
+        of the target has lost commits. After this check the table is declared equal to the source. The scan is cheaper
         than the index builds that follow.
         """
         if self._target.config.on_existing == "append":
@@ -392,7 +392,7 @@ class _Load:
             )
 
     def _register(self, plan: LoadPlan) -> None:
-        """Register the group before the snapshot is closed, so that the broker keeps the increments behind the cut."""
+        """Register the group before the snapshot is closed, so that the broker keeps the increments after the cut."""
         subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1 << 16)
         try:
             subscriber.open(plan.snapshot.offset, 0, rows=reports.rows_identity(plan.snapshot))
@@ -401,7 +401,7 @@ class _Load:
             subscriber.close()
 
     def _set_states(self, plan: LoadPlan, parked: dict[int, int]) -> None:
-        """Set the applied offset; from then on the target can follow, at first only for the rest of the first read."""
+        """Set the applied offset. After that the target can follow, at first only for the rest of the first read."""
         target, session, snapshot = self._target, self._session, plan.snapshot
         target.run_own(
             session,

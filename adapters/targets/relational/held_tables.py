@@ -1,10 +1,10 @@
 """Tables of a target that do not follow the stream: they catch up, or halt if the broker has trimmed their increments.
 
-A table catches up with its own reader, which reads its changes from `held_from` on again, cut by cut, while the other
-tables continue. Each transaction moves `held_from`. When that reaches the applied offset, the table follows again, with
-no gap and no duplicate (features 2.16).
+A table catches up with its own reader, which rereads its changes from `held_from`, cut by cut, while the other tables
+continue. Each transaction moves `held_from`. When that reaches the applied offset, the table follows again, with no gap
+and no duplicate (features 2.16).
 
-The broker trims increments that a held table needs when it has forgotten the target's group (`consumer_ttl_s`,
+The broker may trim increments that a held table needs once it has forgotten the target's group (`consumer_ttl_s`,
 `venus forget`). Then that table alone halts, and its reason names the command that repairs it.
 """
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.005
 _WAIT_S = 1.0
-#: A large cut arrives without a pause; after such a silence the reader is opened again.
+#: A large cut arrives without a pause; after a silence of this length the reader is opened again.
 _SILENCE_S = 60.0
 #: How many tables catch up at once, the furthest behind first: each has a stream and a group of cuts in memory.
 CATCH_UPS_MAX = 8
@@ -40,7 +40,7 @@ CATCH_UPS_MAX = 8
 
 @dataclass(slots=True)
 class CatchUpFindings:
-    """What a failed transaction has shown about a table's next cut; the next catch-up of that table uses it."""
+    """Facts about a table's next cut that a failed transaction has shown; the table's next catch-up uses them."""
 
     verdicts: Verdicts = field(default_factory=Verdicts)
     #: The cut must not be merged piece by piece.
@@ -114,7 +114,7 @@ class CatchUp:
         return self._target.settings.apply.cut_group_rows_max
 
     def _take_complete_cuts(self, applied: int) -> list[DeliveredCut]:
-        """Take cuts up to the applied offset; the stream brings those behind it."""
+        """Take cuts up to the applied offset; the stream delivers the later ones."""
         return self._assembler.take_group(self._rows_max, end_max=applied)
 
     def _transaction(
@@ -160,7 +160,7 @@ class CatchUp:
                 changed = True
                 catalogue = catalogues.read_catalogue(
                     self._target, self._session
-                )  # it may contain what was rolled back
+                )  # the catalogue may contain changes that were rolled back
                 if len(cuts) > 1:  # search for the cut, because held_from must be exact
                     return self._apply_one_by_one(catalogue, cuts, defer_constraints=defer_constraints)
                 verdicts.record_refusal(refused, quarantine=self._target.config.on_error == "quarantine")
@@ -222,7 +222,7 @@ class CatchUp:
         return self._target.own_text(self._session, "set_held", table_id=self.table_id, held_from=end)
 
     def _join_stream(self, catalogue: TargetCatalogue) -> bool:
-        """Let the table follow the stream again, exactly from the applied offset on."""
+        """Let the table follow the stream again, exactly from the applied offset."""
         state = catalogue.tables[self.table_id]
         verdicts = Verdicts()
         while True:
@@ -256,7 +256,7 @@ class HeldTables:
 
     @property
     def is_active(self) -> bool:
-        """Whether any table catches up."""
+        """Whether any table is catching up."""
         return bool(self._catch_ups)
 
     def reset(self) -> None:
@@ -319,7 +319,8 @@ class HeldTables:
                 )
 
     def _on_trimmed(self, session: RelationalSession, table_id: int) -> bool:
-        catalogue = catalogues.read_catalogue(self._target, session)  # catching up has moved held_from since
+        """Halt a table whose increments were trimmed during its catch-up; return True."""
+        catalogue = catalogues.read_catalogue(self._target, session)  # the catch-up has moved held_from since then
         held_from = catalogue.tables[table_id].held_from or 0
         self.halt_trimmed(session, catalogue, held_from + 1)
         return True

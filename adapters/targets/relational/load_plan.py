@@ -39,7 +39,7 @@ class LoadPlan:
     snapshot: broker_pb2.Snapshot
     versions: dict[int, tuple[TableSchema, ...]]
     placed: dict[int, TablePlace]
-    #: The predicates of the tables that the target gets only in part.
+    #: The predicates of the tables of which the target gets only some rows.
     predicates: dict[int, str]
     #: The source is still being read: the tables follow the rest after the snapshot (first_load.py).
     overlaps: bool = False
@@ -60,17 +60,17 @@ class LoadPlan:
 
 
 class LoadPlanner:
-    """Maker of plans, and reader of the kept one."""
+    """Makes plans, and reads the stored plan."""
 
     def __init__(self, target: RelationalDatabase, session: RelationalSession, snapshots: SnapshotClient) -> None:
         self._target = target
         self._session = session
         self._snapshots = snapshots
-        #: Why the kept plan cannot be used; empty = there is none, or it can.
+        #: Why the stored plan cannot be used; empty = it can, or there is none.
         self.obstacle = ""
 
     def read_plan(self) -> LoadPlan | None:
-        """Return the kept plan, None if there is none or it cannot be used."""
+        """Return the stored plan; None if there is none or it cannot be used."""
         rows = self._target.read_own_rows(self._session, "job")
         if not rows or rows[0][1] == DONE:
             return None
@@ -105,7 +105,7 @@ class LoadPlanner:
         *,
         overlaps: bool,
     ) -> LoadPlan:
-        """Build a plan; `predicates` None means those of the configuration. Raises ConfigError."""
+        """Build a plan; `predicates` = None means the configured ones. Raises ConfigError."""
         versions: dict[int, tuple[TableSchema, ...]] = {}
         known = [schemas_codec.from_wire(wire) for wire in snapshot.schemas]
         for schema in self._target.columns.project_all(known):

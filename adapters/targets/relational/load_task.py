@@ -1,10 +1,10 @@
 """A task of a full load: one key range of the full data, loaded exactly once (VENUS 3.3, offset -1).
 
 One target transaction contains the row of the manifest and the rows of the table. A concurrent attempt waits at the
-manifest until this one has ended and then has nothing to do. A killed attempt has done nothing. A scheduler (a pool of
-processes, Spark) may therefore repeat any split at any time.
+manifest until this one has ended, and then has nothing to do. A killed attempt leaves nothing behind. A scheduler (a
+pool of processes, Spark) may therefore repeat any split at any time.
 
-The rows of a split are one stream of COPY lines, built while the target takes the previous ones.
+The rows of a split are one stream of COPY lines, built while the target receives the previous ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from venus.wire import broker_pb2
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
-#: For fewer rows, the fsync of a split takes longer than its rows.
+#: For fewer rows, the fsync of a split takes longer than writing its rows.
 SMALL_SPLIT_ROWS = 1000
 #: Limits of the splits that share a connection: their rows by the broker's estimate, and their number.
 GROUP_ROWS = 2000
@@ -101,9 +101,9 @@ class SplitTask:
     split: bytes  # a venus.wire.Split
     placed: Any  # the kind's own description of the table's place
     versions: tuple[TableSchema, ...]
-    #: Which of its rows the target gets; empty = every row.
+    #: Selects the rows that the target gets; empty = every row.
     predicate: str = ""
-    #: The key of its hmac columns.
+    #: The target's key for hmac columns.
     masking_key: MaskingKey | None = field(default=None, repr=False)
 
 
@@ -119,7 +119,7 @@ class SplitResult:
     outside: int
     #: Digest of the rows that the broker sent, in hexadecimal; see `rows_digest`.
     digest: str
-    #: An earlier attempt has loaded it.
+    #: Whether an earlier attempt has loaded the split.
     already: bool
 
 
@@ -249,7 +249,7 @@ class _SplitLoad:
                 yield inside
 
     def _refuse_former_key(self, schema: TableSchema) -> None:
-        """Refuse rows by another key than that of the newest version: the same row may be there by both keys."""
+        """Refuse rows whose key is not that of the newest version: the full data may have the same row by both keys."""
         newest = self._task.placed.schema
         if not schema.has_same_key(newest):
             raise FormerKey(

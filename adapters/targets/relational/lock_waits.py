@@ -18,7 +18,7 @@ from venus.rpc.conditions import WAITING, TableCondition
 
 logger = logging.getLogger(__name__)
 
-#: A statement that runs for longer is examined.
+#: A statement that runs longer than this is checked for lock waits.
 LOOK_S = 5.0
 #: How often the log repeats itself.
 REPEAT_S = 300.0
@@ -43,7 +43,7 @@ class RowLockWait:
 
 
 def wait_conditions(waits: Iterable[TargetLockWait], states: dict[int, TableState]) -> list[TableCondition]:
-    """Return the conditions of the tables whose locks are waited for. Pure."""
+    """Return the conditions of the tables for whose locks sessions wait. Pure."""
     by_name = {f"{t.namespace}.{t.name}": t for t in states.values()}
     found = []
     for wait in waits:
@@ -55,7 +55,7 @@ def wait_conditions(waits: Iterable[TargetLockWait], states: dict[int, TableStat
 
 
 class _WaitReporter:
-    """Reporter of the locks that sessions of a target wait for: on each change, and from time to time."""
+    """Reports the locks that sessions of a target wait for: on each change, and again from time to time."""
 
     def __init__(self, target: RelationalDatabase, tell: Callable[[list[TableCondition]], None]) -> None:
         self._target = target
@@ -97,7 +97,7 @@ def log_load_waits(
 
 
 class WatchedSession(Protocol):
-    """A session that says since when its statement runs; None = none runs."""
+    """A session that shows since when its statement has been running; None = no statement runs."""
 
     @property
     def busy_since(self) -> float | None: ...

@@ -9,7 +9,7 @@ from venus.adapters.dialects import has_upper_case_names
 
 _DIGEST_CHARS = 8
 POSTGRES_NAME_BYTES = 63
-#: Replaces the name of SQLite's only schema.
+#: The schema at the target in place of SQLite's only schema.
 _DEFAULT_NAMESPACES = {"main": "public"}
 
 
@@ -38,17 +38,17 @@ def _digest(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresNames:
-    """How PostgreSQL's side of a pair writes the names of the other one: `names` and `schema` in `[targets.X]`."""
+    """How the PostgreSQL side of a pair converts the other side's names: `names` and `schema` in `[targets.X]`."""
 
     names: str = "auto"
-    #: The configured schema of all tables; empty = each has its own.
+    #: The configured schema of all tables; empty = the schema of each table at the source.
     schema_of_all: str = ""
 
     def fold(self, name: str, dialect: str) -> str:
-        """Return the name of a table, a column or a sequence of the source."""
+        """Return the target's name for a table, a column or a sequence of the source."""
         return shorten_bytes(fold_name(name, dialect, self.names), POSTGRES_NAME_BYTES)
 
     def namespace(self, namespace: str, dialect: str) -> str:
-        """Return the schema of the tables of a namespace of the source."""
+        """Return the target's schema for the tables of a namespace of the source."""
         own = self.fold(namespace, dialect)
         return self.schema_of_all or _DEFAULT_NAMESPACES.get(own, own) or "public"

@@ -30,7 +30,7 @@ from venus.model import TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.wire import change_pb2
 
-#: Session, statements and place of a kind: shared code only passes them back to the kind that has returned them.
+#: The types of a kind for sessions, statements and places: shared code only passes them back to that kind.
 OwnSession = Any
 OwnSql = Any
 OwnPlace = Any
@@ -59,7 +59,7 @@ class TablePlace(Protocol):
         ...
 
     def fold(self, name: str) -> str:
-        """Return the name at the target of a name of the source, without quotes."""
+        """Return the target's name for a name at the source, without quotes."""
         ...
 
 
@@ -93,7 +93,7 @@ class OwnTables(ConfiguredTarget, ABC):
     def own_execute_text(self, session: OwnSession, name: str, *numbers: int | Sequence[int] | None) -> str:
         """Return a frequent statement of own.sql with its numbers, to send it together with others.
 
-        A sequence has a number for each row.
+        A sequence contains a number for each row.
         """
 
     def try_lock(self, session: RelationalSession) -> bool:
@@ -191,7 +191,7 @@ class OwnTables(ConfiguredTarget, ABC):
     def put_halted(
         self, session: RelationalSession, placed: TablePlace, offset: int, reason: str, predicate: str = ""
     ) -> None:
-        """Register a table that cannot be created, or may not be."""
+        """Register a table that cannot, or must not, be created."""
         self.put_table(session, placed, HALTED, offset, created=False, predicate=predicate)
         self.set_state(session, placed.schema.table_id, HALTED, held_from=offset, reason=reason)
 
@@ -203,7 +203,7 @@ class OwnTables(ConfiguredTarget, ABC):
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Positions of the columns that are times, by query.
+#: Indexes of the columns that contain times, by query.
 _MOMENTS = {"position": range(5, 9), "list_quarantine": range(14, 16)}
 
 

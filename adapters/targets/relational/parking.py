@@ -1,4 +1,4 @@
-"""Parking of changes that the target refuses, with those that wait behind them, in its quarantine (features 2.16).
+"""Parking of changes that the target refuses, and of the changes behind them, in its quarantine (features 2.16).
 
 A parked change holds back all later changes of its key, in order; changes of every other key are applied. The row that
 halted a whole table is kept for the operator to see, but is applied again from the stream.
@@ -40,7 +40,7 @@ class TableChangeCounts:
     applied: int = 0
     quarantined: int = 0
     skipped: int = 0
-    held: int = 0  # negative while it catches up
+    held: int = 0  # negative while the table catches up
 
 
 class ChangeCounts:
@@ -86,7 +86,7 @@ class ChangeCounts:
         ]
 
 
-#: Message of a change that waits because an earlier change of its key waits.
+#: Message for a change that waits because an earlier change of its key waits.
 BEHIND = "behind an earlier change of its key"
 
 
@@ -108,7 +108,7 @@ class QuarantineWriter:
         self._counts = counts
         #: Keys whose first refused change this transaction has kept: only the first one gets the target's message.
         self._explained: set[tuple[int, bytes]] = set()
-        #: table -> offset of a TRUNCATE: earlier refusals are irrelevant.
+        #: The offset of a TRUNCATE, by table: earlier refusals are irrelevant.
         self._emptied: dict[int, int] = {}
 
     def park_waiting(
@@ -130,7 +130,7 @@ class QuarantineWriter:
         return rows.where(~mask), parked
 
     def _waiting_offset_finder(self, table_id: int) -> Callable[[bytes], int | None]:
-        """Return a function that finds the offset from which a key's changes wait, without a copy of both mappings."""
+        """Return a function that finds the offset from which a key's changes wait, without merging both mappings."""
         suspects, parked = self._verdicts.suspects.get(table_id, {}), self._catalogue.parked.get(table_id, {})
         since = self._emptied.get(table_id, LOADED)
 
@@ -143,6 +143,7 @@ class QuarantineWriter:
         return first_of
 
     def _drop_skipped(self, rows: RowChanges, skipped: set[tuple[bytes, int]], table_id: int) -> RowChanges:
+        """Return the changes that no operator has skipped; count the others."""
         pairs = zip(rows.record_ids.split(), rows.offsets.tolist(), strict=True)
         keep = np.fromiter((pair not in skipped for pair in pairs), dtype=np.bool_, count=len(rows))
         self._counts.for_table(table_id).skipped += int((~keep).sum())
@@ -206,6 +207,7 @@ class QuarantineWriter:
     def _explanation(
         self, table_id: int, record_id: bytes, suspects: dict[bytes, RefusedChange]
     ) -> RefusedChange | None:
+        """Return the refusal of a key's first parked change; None for later changes of the key."""
         if (table_id, record_id) in self._explained:
             return None
         self._explained.add((table_id, record_id))

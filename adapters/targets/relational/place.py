@@ -1,4 +1,4 @@
-"""Places and names of source tables at a target that writes rows by statements of its own. Pure (VENUS 3.4).
+"""Places and names of source tables at a target that writes rows by its own statements. Pure (VENUS 3.4).
 
 A kind adds its quoting, its limit of names and its types. `[targets.X] names` decides how names are folded. A name that
 is too long is shortened, always in the same way.
@@ -14,7 +14,7 @@ from typing import TypeVar
 from venus.errors import Refused
 from venus.model import Column, TableSchema
 
-#: How the names of VENUS's own tables begin.
+#: The prefix of the names of VENUS's own tables.
 OWN = "venus_"
 
 
@@ -34,7 +34,7 @@ class RelationalPlace(ABC):
 
     @abstractmethod
     def fold(self, name: str) -> str:
-        """Return the name at the target of a name of the source, without quotes."""
+        """Return the target's name for a name at the source, without quotes."""
 
     @property
     @abstractmethod
@@ -71,12 +71,12 @@ class RelationalPlace(ABC):
 
 
 class UnfitValue(ValueError):
-    """A value that no column of the target can hold as it is."""
+    """A value that no column of the target can hold unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStep:
-    """Statements and remarks for the target. `refused` is the reason if the step is impossible; empty = it is not."""
+    """Statements and remarks for the target. `refused`: why the step is impossible; empty = it is possible."""
 
     statements: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -84,20 +84,20 @@ class VersionStep:
 
 
 def name_columns(placed: RelationalPlace, columns: Iterable[Column]) -> list[Column]:
-    """Return columns of any version with the names that this one gives them."""
+    """Return columns of any version with the names that the version of `placed` gives them."""
     names = {c.number: c.name for c in placed.schema.columns}
     return [replace(c, name=names.get(c.number, c.name)) for c in columns]
 
 
 def is_other_key(before: TableSchema, after: TableSchema, *, rekeying: bool) -> bool:
-    """Return whether a step would change a table's key; a resync (`rekeying`) may give its columns other names."""
+    """Return whether a step would change a table's key; a resync (`rekeying`) may rename the key's columns."""
     if rekeying:
         return [number for _, number in before.identity] != [number for _, number in after.identity]
     return not before.has_same_key(after)
 
 
 def find_refused_change(old: RelationalPlace, new: RelationalPlace, target: str, *, rekeying: bool) -> str:
-    """Return why a change of a table cannot be followed, here its name or key; empty = nothing forbids it."""
+    """Return why a change of a table's name or key cannot be followed; empty = it can."""
     if old.name != new.name:
         return f"the table was renamed from {old.schema.qualified_name} to {new.schema.qualified_name}"
     if is_other_key(old.schema, new.schema, rekeying=rekeying):
@@ -120,7 +120,7 @@ def join_steps(parts: Iterable[VersionStep]) -> VersionStep:
 
 
 def only_new_columns(step: VersionStep, adds: str) -> VersionStep:
-    """Return the step of a table of the application, which gets new columns and is not altered otherwise.
+    """Return the step for a table of the application, which gets new columns and is not altered otherwise.
 
     `adds`: the text by which a statement that adds a column is recognised.
     """

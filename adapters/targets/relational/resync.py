@@ -1,8 +1,8 @@
 """Resync: make one table equal to the broker's full data while everything else streams (features 3, U1).
 
-The loop records the key of every change of the table. A second connection loads the full data of the table, as of a
-cut S, into a side table. Then one transaction of the loop removes and replaces the rows that differ, except for keys
-with changes behind S, which are newer. The table is readable all the time. The durable record of keys begins before the
+The loop records the key of every change of the table. A second connection loads the full data of the table, as of a cut
+S, into a side table. Then one transaction of the loop removes and replaces the rows that differ, except for keys with
+changes after S, which are newer. The table is readable all the time. The durable record of keys begins before the
 snapshot, so an interrupted resync simply loads its side table again.
 
 A resync also gives a table a new key, and all rows by that key (VENUS 3.4).
@@ -42,7 +42,7 @@ REQUESTED = -1
 #: How many side tables load at once: each has a connection to the target and one to the broker.
 SIDE_LOADS_MAX = 4
 _RETRY_S = 0.1
-#: How many snapshots a side load may lose: one can be closed while it opens, with the last other load from it.
+#: How many snapshots a side load may lose: one may be closed just as the load opens it, when its last other user ends.
 SNAPSHOTS_MAX = 5
 
 
@@ -165,12 +165,12 @@ class Resyncs:
             if state is None:
                 continue
             if recorded_from == REQUESTED:
-                if table_id in self._loads:  # the load is too old: the table was emptied or swept since
+                if table_id in self._loads:  # the load is outdated: the table was emptied or swept since then
                     self._loads.pop(table_id).stop()
                 self._start_recording(session, catalogue, state)
                 changed = True
             elif table_id not in self._loads and len(self._loads) >= SIDE_LOADS_MAX:
-                continue  # it waits for a free slot
+                continue  # the table waits for a free slot
             elif table_id not in self._loads:
                 load = self._make_load(catalogue, state, recorded_from)
                 self._loads[table_id] = load
@@ -198,7 +198,7 @@ class Resyncs:
         )
 
     def _start_recording(self, session: RelationalSession, catalogue: TargetCatalogue, state: TableState) -> None:
-        """Start to record keys exactly from the applied offset on."""
+        """Start to record keys exactly from the applied offset."""
         transaction = self._transaction(session, catalogue, state.table_id)
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)
         try:
@@ -207,7 +207,7 @@ class Resyncs:
         except TargetError as error:  # a dropped table ends its own resync only
             session.rollback()
             misfit = self._target.columns.reason_to_halt(catalogue.newest_schema(state.table_id))
-            self._give_up(session, catalogue, state, misfit or str(error))  # with a misfit there is no table
+            self._give_up(session, catalogue, state, misfit or str(error))  # without fitting rules there is no table
         else:
             session.run("COMMIT")
 
@@ -217,7 +217,7 @@ class Resyncs:
             return False
         behind = self._target.is_version_missing(load.error) and state.state in (ACTIVE, CATCHUP)
         if behind or (load.error is not None and load.error.retryable):
-            del self._loads[state.table_id]  # begins again at the next step; the stream may bring the labels
+            del self._loads[state.table_id]  # the next step loads again; the labels may arrive in the stream
             return False
         if load.cut is None or load.schema is None:
             return self._give_up(session, catalogue, state, str(load.error or "stopped"))
@@ -225,7 +225,7 @@ class Resyncs:
             return False  # the stream has not reached the cut yet
         current = catalogue.current_schema(state.table_id)
         if state.state in (ACTIVE, CATCHUP) and not current.has_same_key(load.schema):
-            return False  # nor the version that halts the table
+            return False  # the stream has not reached the version that halts it
         try:
             self._replace(session, catalogue, state, load.cut, load.schema)
         except Superseded:
@@ -269,7 +269,7 @@ class Resyncs:
         """Make the table equal to the side table; return how many rows were removed and added."""
         schema, before = sql.placed.schema, catalogue.current_schema(state.table_id)
         if not before.has_same_key(schema):
-            transaction.recording.stop(state.table_id, SWEEP, sql)  # it has the old keys
+            transaction.recording.stop(state.table_id, SWEEP, sql)  # the record has the old keys
             evolve = partial(self._evolve, session, catalogue, state, schema, rekeying=True)
             return self._target.replace_key_by_side(session, state, self._target.place(before), sql, evolve)
         return self._target.replace_by_side(session, sql, cut, partial(self._evolve, session, catalogue, state, schema))
@@ -312,7 +312,7 @@ class Resyncs:
     def _forget_values(
         self, session: RelationalSession, state: TableState, before: TableSchema, schema: TableSchema
     ) -> None:
-        """Remove the values of columns that a rule drops now; a column that the source drops keeps them."""
+        """Remove the values of columns that a rule now drops; a column that the source has dropped keeps them."""
         kept, there = {c.number for c in schema.columns}, {c.number for c in source_of(schema).columns}
         for column in before.columns:
             if column.number in there and column.number not in kept:
@@ -323,11 +323,12 @@ class Resyncs:
         after = {HALTED: CATCHUP, CATCHUP: CATCHUP, PAUSED: PAUSED}[state.state]
         reason = state.reason if after == PAUSED else ""
         now = next(t for t in self._target.read_tables(session) if t.table_id == state.table_id)
-        held_from = max(cut, now.held_from or 0)  # a catch-up may have moved it since the catalogue was read
+        held_from = max(cut, now.held_from or 0)  # a catch-up may have moved `held_from` since the catalogue was read
         self._target.run_own(session, "count_contained", table_id=state.table_id, offset=held_from)
         self._target.set_state(session, state.table_id, after, held_from=held_from, reason=reason)
 
     def _give_up(self, session: RelationalSession, catalogue: TargetCatalogue, state: TableState, why: str) -> bool:
+        """End the resync of a table; its state keeps the reason."""
         logger.error("resync of %s failed: %s", state.source_name, why)
         self._loads.pop(state.table_id, None)
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)

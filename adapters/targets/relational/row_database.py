@@ -1,6 +1,6 @@
 """A relational target without a COPY: its rows are written by the statements of its module `rowsql` (VENUS 3.4).
 
-Such a kind cannot replace a key in place, and it shows its obstacles to a load before anything is written.
+Such a kind cannot replace a key in place, and reports obstacles to a load before anything is written.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class RowDatabase(RelationalDatabase):
         return self._replace_rows(session, sql, 0)
 
     def forget_recorded(self, session: OwnSession, sql: OwnSql) -> None:
-        """Forget the recorded keys of a table, which may have had other names, within a transaction."""
+        """Within a transaction, forget the recorded keys of a table, whose key columns may have had other names."""
         session.run(f"{sql.text('drop_touched')}; {sql.text('create_touched')}")
 
     # -- load ----------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class RowDatabase(RelationalDatabase):
 
 
 def list_left_out(placed: Sequence[RelationalPlace]) -> list[str]:
-    """Return what the target does not get, one line each, with the reason."""
+    """Return the objects that the target does not get, one line each, with the reason."""
     there = {(one.schema.namespace, one.schema.name) for one in placed}
     found = []
     for one in placed:
@@ -221,7 +221,7 @@ def list_left_out(placed: Sequence[RelationalPlace]) -> list[str]:
 
 
 def build_target_ddl(heads: Sequence[str], statements: Sequence[str], left_out: Sequence[str]) -> TargetDdl:
-    """Return the DDL of a load, with a file that a DBA can read and run. `heads` are its first comments."""
+    """Return the DDL of a load, with a file that a DBA can read and run. `heads`: the file's first comments."""
     lines = [f"-- {line}" for line in heads]
     if left_out:
         lines += ["--", f"-- Not in here ({len(left_out)}):", *(f"--   {line}" for line in left_out)]

@@ -1,8 +1,8 @@
 """Writer of the rows of one transaction at a target without a COPY (VENUS 3.4).
 
-Net changes are applied as deletes by key, then as plain inserts: an upsert would hit or lose another row that is equal
-in a second unique key. Rows that the source marks as new are inserted without the deletes, and with them if one is not
-new. A cut that is larger than memory waits in temporary tables of the session, and is written as a whole.
+Net changes are applied as deletes by key, then as plain inserts: an upsert would change or lose another row that is
+equal in a second unique key. Rows that the source marks as new are inserted without deletes; if one is not new, with
+deletes. A cut that is larger than memory waits in temporary tables of the session, and is written as a whole.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StatementMerger:
         raise RowsRefused(pending.table_id, suspects[0].summary if suspects else refusal.summary, suspects) from refusal
 
     def _replace(self, pending: PendingChanges, rows: RowChanges) -> None:
-        """Delete every changed key, then insert what is there now."""
+        """Delete every changed key, then insert the rows that exist now."""
         self._statements.delete_keys(self._session, pending.sql, pending.layout, rows.record_ids)
         self._insert(pending, rows.where(~rows.is_deleted))
 
@@ -128,7 +128,7 @@ class StatementMerger:
         self._record_keys(pending, rows)
 
     def _merge_stage(self, pending: PendingChanges) -> None:
-        """Write what is staged. A refusal halts the table: the row is one of too many."""
+        """Write the staged changes. A refusal halts the table, because its changes are too many for a search."""
         session, sql = self._session, pending.sql
         try:
             if pending.gone_staged:

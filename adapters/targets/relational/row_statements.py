@@ -1,8 +1,8 @@
 """Statements that write rows at a target without a COPY: the interface of a kind, and shared parts (VENUS 3.4).
 
 Rows of the full data may have any version of the schema: rows from before an ADD COLUMN lack that column and get its
-default, and rows from before a DROP COLUMN lose that column. The same holds for the rows of one cut that are older than
-its table.
+default, and rows from before a DROP COLUMN lose that column. The same holds for rows of a cut that are older than the
+table's version.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class TableStatements(ABC):
 
     @abstractmethod
     def same(self, column: Column) -> str:
-        """Return the condition that the rows `t` and `s` have the same value, byte by byte, or both none."""
+        """Return the condition that the rows `t` and `s` have the same value, byte by byte, or both NULL."""
 
     @abstractmethod
     def text(self, block: str, **more: str) -> str:
         """Return a block of the kind's apply.sql for this table."""
 
     def make_stage(self, session: OwnSession, stage: str, **names: str) -> None:
-        """Make a staging table, within a transaction. Raises DdlNeeded."""
+        """Create a staging table, within a transaction. Raises DdlNeeded."""
         session.run(self.text("create_stage", stage=stage, **names))
 
 

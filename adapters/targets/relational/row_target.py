@@ -45,16 +45,16 @@ class RowTarget(RelationalTarget):
     def __init__(self, settings: Settings, name: str, target: RowDatabase) -> None:
         super().__init__(settings, name)
         self._target: Any = target
-        if name == OLD:  # a database that was the application's can become that again
+        if name == OLD:  # a database that was the application's can become the application's again
             self.capabilities = replace(self.capabilities, cuts_over=True, falls_back=True)
 
     @abstractmethod
     def file_heads(self) -> list[str]:
-        """Return the first comments of the file with the DDL."""
+        """Return the comments at the beginning of the file with the DDL."""
 
     @abstractmethod
     def ddl_statements(self, placed: Seq[Any]) -> list[str]:
-        """Return what a load creates for these tables, in order."""
+        """Return the statements that a load runs for these tables, in order."""
 
     def check(self, schemas: Seq[TableSchema]) -> list[Finding]:
         return self.check_projected(schemas, self._target.check)
@@ -63,7 +63,7 @@ class RowTarget(RelationalTarget):
         self._target.refuse_unfit(self.project(schemas))
 
     def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
-        if self._target.application is not None:  # its tables are there, as they were
+        if self._target.application is not None:  # its tables still exist
             return TargetDdl(text="", statements=(), later=(), left_out=())
         placed = self._target.place_all(self.project(schemas))
         left_out = list_left_out(placed)
@@ -92,7 +92,7 @@ class SessionReader:
         self._session.rollback()
 
     def read_reached_offset(self, subject: Subject) -> ReachedOffset:
-        """Return how far this table is in the snapshot of `begin`."""
+        """Return the offset that this table has reached in the snapshot of `begin`."""
         return read_reached_offset(self._target, self._session, subject)
 
     def read_parked_rows(self, subject: Subject) -> dict[bytes, str]:
@@ -104,7 +104,7 @@ class SessionReader:
 
 
 def build_section(schema: TableSchema, columns: Seq[Seq[Value]]) -> TableChanges:
-    """Return rows that were read, by the canonical values of their columns in wire order."""
+    """Return rows as a section, from the canonical values of their columns in wire order."""
     record_ids, packed = from_columns(columns, Layout.of(schema))
     return TableChanges(
         table_id=schema.table_id,

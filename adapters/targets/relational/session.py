@@ -4,7 +4,7 @@ The caller writes BEGIN and COMMIT itself, with several statements in one string
 are classified by the reaction to them: the server is unreachable (try again later), the target refused a value or a row
 (`Refusal` with its SQLSTATE: quarantine), or the statement is wrong (`TargetError`).
 
-A thread may run one piece of work with the session while the caller prepares the next one.
+A background thread may run one piece of work with the session while the caller prepares the next one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Superseded(TargetError):
 
 
 class DdlNeeded(Exception):
-    """DDL has to run in front of a transaction, because DDL would end it: roll back, call `run`, begin again."""
+    """DDL has to run before a transaction, because DDL would end it: roll back, call `run`, begin again."""
 
     def __init__(self, what: str, run: Callable[[], None]) -> None:
         super().__init__(what)
@@ -53,7 +53,7 @@ class DdlNeeded(Exception):
 
 
 class RelationalSession(Protocol):
-    """A connection in autocommit mode, used by one thread and by the work that this thread has started `behind` it."""
+    """A connection in autocommit mode, used by one thread and by the background work that this thread has started."""
 
     #: Start of the running statement, for other threads; None = idle.
     busy_since: float | None
@@ -122,7 +122,7 @@ class BackgroundWork:
         self._worker = 0
 
     def start(self, work: Callable[[], None]) -> None:
-        """Start work after the previous piece is done. Raises the error of that piece and then starts nothing."""
+        """Start work after the previous piece is done. If that piece failed, raise its error and start nothing."""
         self.wait()
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, self._name, initializer=self._on_start)

@@ -1,7 +1,7 @@
 """A relational database as one of two between which the application can switch (adapters/cutover).
 
 The record of the database is in VENUS's own table `side`; the blocks of the kind's side.sql have the same names for
-every kind. A kind adds how it rejects writes, and how it takes over the capture.
+every kind. Each kind adds how it rejects writes, and how it takes over the capture.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from venus.model import TableSchema
 
 #: How long a statement of a switch waits for transactions of other sessions.
 LOCK_TIMEOUT_MS = 10_000
-#: The same for what is not urgent: the application's statements queue behind it.
+#: The same for statements that are not urgent: the application's statements queue behind them.
 TIDY_TIMEOUT_MS = 1_000
 
 
@@ -75,7 +75,7 @@ class RelationalSide(ABC):
         """Find columns and tables that only this database has; all names are those of this database."""
 
     def list_capture_drops(self) -> Seq[str]:
-        """Return the statements by which `follow` ends capture; none where capture sees what VENUS applies."""
+        """Return the statements by which `follow` ends capture; none if capture can recognise what VENUS applies."""
         return ()
 
     def list_switched_off(self) -> Seq[str]:
@@ -113,7 +113,7 @@ class RelationalSide(ABC):
     # -- names of the other database -------------------------------------------------------------------------------
 
     def rename(self, schema: TableSchema) -> TableSchema:
-        """Return a version with the names that its table has in this database; most pairs have the same names."""
+        """Return a version with the names that its table has in this database; in most pairs the names are the same."""
         return schema
 
     def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
@@ -135,7 +135,7 @@ class RelationalSide(ABC):
         return self.find_objects_beside(own, self.rename_tables(others, own))
 
     def rename_tables(self, names: Collection[str], tables: Seq[TableSchema]) -> Collection[str]:
-        """Return qualified names of tables beside `tables` as this database would write them."""
+        """Return qualified names of other tables than `tables` in the form of this database."""
         return names
 
     def read_start(self) -> FollowStart:
@@ -208,7 +208,7 @@ def parse_record(row: Seq[Any] | None) -> SideRecord | None:
 
 
 def put_record(session: RelationalSession, text: str, record: SideRecord) -> None:
-    """Store the record by this statement."""
+    """Store the record with this statement."""
     values = {
         "business": record.business,
         "name": record.name,
@@ -234,14 +234,14 @@ def waiting_error(name: str, tables: Seq[str]) -> Refused:
 
 
 def missing_right(place: str, role: str, right: str, table: str) -> CutoverObstacle:
-    """Return the obstacle of a right that VENUS lacks on a table."""
+    """Return the obstacle for a right that VENUS lacks on a table."""
     return CutoverObstacle(
         what=f"{place}: {role} lacks {right} on {table}", remedy=f"GRANT {right} ON {table} TO {role}"
     )
 
 
 def next_number(smallest: int | None, largest: int | None, source_next: int | None, step: int) -> int:
-    """Return the first free number behind the rows and behind the source's counter. Pure."""
+    """Return the first free number after those in the rows and after the source's counter. Pure."""
     if step < 0:
         mine = -1 if smallest is None else smallest + step
         return mine if source_next is None else min(mine, source_next)

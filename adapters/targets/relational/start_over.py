@@ -1,15 +1,15 @@
 """Starting over from the full data when the queue no longer has the applied offset; readers keep their rows.
 
-A mirror that lost its disk, or a queue that was trimmed, no longer has the changes from the applied offset on. The
-applied offset then moves to the cut of a snapshot. Every table waits there with its old rows until a resync has made it
-equal to the full data (`resync.py`). The changes behind the cut are held for it. All of this is one transaction, so a
+A mirror that lost its disk, or a queue that was trimmed, no longer has the changes after the applied offset. The
+applied offset then moves to the cut of a snapshot. Every table keeps its old rows and waits until a resync has made it
+equal to the full data (`resync.py`). The changes after the cut are held for it. All of this is one transaction, so a
 restarted process continues with the resyncs.
 
 This is automatic where the broker merely lost increments. If the broker has another history or other rows, the target
 follows only after an operator's request: `venus resync --all`.
 
 A predicate that was changed in the configuration also leads to resyncs (SREM 2), and so does a changed rule for
-columns. The stream fits only the former columns, so such a table waits until its resync; it keeps its rows meanwhile.
+columns. The stream fits only the former columns, so such a table waits for its resync, and keeps its rows until then.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def start_over(
 ) -> bool:
     """Move the target to a cut of the full data and request the resync of every table. Return False if not allowed.
 
-    After True the caller reads the catalogue again. If an operator's command came first, nothing was done yet.
+    If it returns True, the caller reads the catalogue again. If an operator's command came first, nothing was done yet.
     """
     with SnapshotClient(target.broker) as snapshots:
         snapshot = snapshots.open(target.business, holder=f"resync of {target.group}")
@@ -144,7 +144,7 @@ class _StartOver:
 
     @property
     def _held_from(self) -> int:
-        """The offset from which a table lacks changes; never an offset that means another change in the new queue."""
+        """The offset from which a table lacks changes; never one that stands for another change in the new queue."""
         offset = self._catalogue.position.offset
         return offset if offset < self._snapshot.offset else 0
 
@@ -159,7 +159,7 @@ class _StartOver:
         return sorted(found, key=lambda schema: (schema.table_id, schema.version))
 
     def _add_version(self, schema: TableSchema) -> None:
-        """Store a table version that the queue may no longer describe; create a table that is new."""
+        """Store a table version that the queue may no longer describe; create the table if it is new."""
         known = self._catalogue.current_schema(schema.table_id) if schema.table_id in self._catalogue.tables else None
         self._target.store_version(self._session, schema, known)
         newest = max(s.version for s in self._received_schemas() if s.table_id == schema.table_id)
@@ -184,7 +184,7 @@ def apply_configuration(target: RelationalDatabase, session: RelationalSession, 
 def _apply_predicates(target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue) -> bool:
     """Put changed predicates of the configuration in force; return whether the catalogue must be read again.
 
-    Raises ConfigError for a predicate that does not fit its table. One already in force halts its table instead.
+    Raises ConfigError for a predicate that does not fit its table. If it is already in force, its table halts instead.
     """
     wanted = _configured_predicates(target, catalogue)
     states = [s for s in catalogue.tables.values() if s.state != LOADING]
@@ -193,7 +193,7 @@ def _apply_predicates(target: RelationalDatabase, session: RelationalSession, ca
         if state.table_id in wanted:
             wanted[state.table_id].check()
     begun = [s for s in states if s.predicate_before is not None and s not in changed]
-    begun = [s for s in begun if RESYNC not in catalogue.sweeps.get(s.table_id, {})]  # its resync has failed
+    begun = [s for s in begun if RESYNC not in catalogue.sweeps.get(s.table_id, {})]  # the table's resync has failed
     if changed or begun:
         _set_predicates(target, session, catalogue, changed + begun, wanted)
     return bool(changed or begun)
@@ -210,13 +210,14 @@ def _configured_predicates(target: RelationalDatabase, catalogue: TargetCatalogu
 
 
 def _broker_tables(target: RelationalDatabase) -> list[str]:
-    """Return the tables of the broker: one of them may not have reached the target yet."""
+    """Return the tables of the broker, including tables that have not reached the target yet."""
     with AdminClient(target.broker) as admin:
         found = admin.status(target.business).businesses
     return [f"{t.namespace}.{t.name}" for business in found for t in business.tables]
 
 
 def _is_in_force(catalogue: TargetCatalogue, state: TableState, wanted: dict[int, AssignedPredicate]) -> bool:
+    """Return whether the configured predicate of a table is the one that the target applies."""
     text = wanted[state.table_id].text if state.table_id in wanted else ""
     versions = [source_of(s) for (table_id, _), s in catalogue.schemas.items() if table_id == state.table_id]
     return is_same(state.predicate, text, versions)
@@ -247,7 +248,7 @@ def _set_predicates(
 
 
 def configured_columns(target: RelationalDatabase, catalogue: TargetCatalogue) -> dict[int, TableColumns]:
-    """Return the configured rules of each table. Raises ConfigError for one that does not fit."""
+    """Return the configured rules of each table. Raises ConfigError for a rule that does not fit."""
     newest = list(catalogue.newest_versions().values())
     if target.columns.rules.is_empty and not any(isinstance(schema, ProjectedSchema) for schema in newest):
         return {}
@@ -284,6 +285,7 @@ def _apply_columns(target: RelationalDatabase, session: RelationalSession, catal
 
 
 def _waits_for_resync(catalogue: TargetCatalogue, state: TableState) -> bool:
+    """Return whether a table that does not follow has a requested resync."""
     return state.state in (HALTED, PAUSED) and RESYNC in catalogue.sweeps.get(state.table_id, {})
 
 
@@ -294,7 +296,7 @@ def _change_columns(
     state: TableState,
     wanted: TableSchema,
 ) -> None:
-    """Request the resync that brings other columns to a table; create one that the rules fit only now."""
+    """Request the resync that changes a table's columns; create a table that the rules fit only now."""
     before = catalogue.newest_schema(state.table_id)
     reason = COLUMNS_CHANGED
     if columns_of(before).misfit:
@@ -305,7 +307,7 @@ def _change_columns(
     if columns_of(wanted).misfit:
         return
     recording = KeyRecording(target, session, catalogue)
-    if SWEEP in catalogue.sweeps.get(state.table_id, {}):  # it has recorded the former keys
+    if SWEEP in catalogue.sweeps.get(state.table_id, {}):  # the record has the former keys
         recording.stop(state.table_id, SWEEP, catalogue.sql(target, state.table_id, state.schema_version))
     recording.request(state.table_id, RESYNC)
     logger.info(
@@ -324,7 +326,7 @@ def _create_fitting(
     state: TableState,
     wanted: TableSchema,
 ) -> str:
-    """Create a table that was halted because the rules did not fit it; return why it cannot be, empty = it is there."""
+    """Create a table that had halted because rules did not fit it; return why that is impossible, empty = created."""
     for (table_id, _), known in catalogue.schemas.items():
         if table_id == state.table_id:
             target.put_schema(session, project_schema(source_of(known), columns_of(wanted)))

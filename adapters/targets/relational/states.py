@@ -1,4 +1,4 @@
-"""States of the tables at a relational target, and how far the target is (VENUS 3.4)."""
+"""States of the tables at a relational target, and the target's position (VENUS 3.4)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from venus.network.row_filters import RowsIdentity
 ACTIVE = "ACTIVE"  # follows the stream
 PAUSED = "PAUSED"  # an operator has paused it
 HALTED = "HALTED"  # the target refused a row
-LOADING = "LOADING"  # the full load is not done
+LOADING = "LOADING"  # the full load is not complete
 CATCHUP = "CATCHUP"  # reads again from held_from, then joins the stream
 
-# Purposes of recording touched keys.
+# Purposes of recording changed keys.
 SWEEP = "sweep"
 RESYNC = "resync"
-#: Not a recording: how many changes were unaccounted for at the request of a resync of all tables (table 0).
+#: Not a recording: the number of changes unaccounted for when a resync of all tables was requested (table 0).
 ACCOUNT = "account"
 
 
@@ -65,7 +65,7 @@ class TableState:
     rows_held: int
     counted_from: Offset
     created: bool
-    #: Which rows it gets; empty = every row.
+    #: Selects the rows that it gets; empty = every row.
     predicate: str = ""
     #: The previous predicate, until the rows agree with `predicate`.
     predicate_before: str | None = None

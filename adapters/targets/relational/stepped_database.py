@@ -1,9 +1,10 @@
 """A relational target whose DDL ends the transaction (VENUS 3.4): it runs in steps, each of which may be repeated.
 
-VENUS writes down what it is about to create or alter (`intent`), does it, and registers it in the transaction that
-needs it. A process that is killed in between leaves an intent; the next one finds the table, knows that it is VENUS's
-own, and continues. Where a transaction needs DDL, it raises `DdlNeeded`: the apply loop rolls back, the DDL runs, and
-the cut is applied again. So a table may be newer than its rows for a moment, and a cut is never applied in part.
+VENUS records what it is about to create or alter (`intent`), runs the DDL, and registers the result in the transaction
+that needs it. A process that is killed in between leaves an intent; from this the next one knows that the table is
+VENUS's own, and continues. Where a transaction needs DDL, it raises `DdlNeeded`: the apply loop rolls back, the DDL
+runs, and the cut is applied again. So a table may be newer than its rows for a moment, and a cut is never applied in
+part.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ class SteppedDatabase(RowDatabase):
 
     @abstractmethod
     def has_other_columns(self, session: OwnSession, placed: OwnPlace) -> bool:
-        """Return whether a table that VENUS has created has other columns than a load needs."""
+        """Return whether the columns of a table that VENUS has created differ from those that a load needs."""
 
     def forget_dictionary(self) -> None:
-        """Forget what was read of the application's tables, because DDL changes it."""
+        """Forget the descriptions read of the application's tables, because DDL changes them."""
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class SteppedDatabase(RowDatabase):
             self.run_own(session, "set_version", table_id=schema.table_id, version=schema.version, reason=reason)
 
     def _create_table(self, session: OwnSession, placed: OwnPlace, offset: int) -> None:
-        """Create a table, outside a transaction; one that cannot be created halts."""
+        """Create a table, outside a transaction; a table that cannot be created halts."""
         self.forget_dictionary()
         try:
             self.create_table(session, placed, with_indexes=True)
@@ -152,7 +153,7 @@ class SteppedDatabase(RowDatabase):
         *,
         rekeying: bool,
     ) -> None:
-        """Alter a table, outside a transaction; one that cannot be altered halts."""
+        """Alter a table, outside a transaction; a table that cannot be altered halts."""
         table_id, sql = schema.table_id, self.row_sql(schema)
         self.forget_dictionary()
         try:
@@ -161,7 +162,7 @@ class SteppedDatabase(RowDatabase):
                 session.run(sql.text("drop_touched"))
             for text in step.statements:
                 session.run(text)
-            if not catalogue.is_recording(table_id):  # it has the former types of the key
+            if not catalogue.is_recording(table_id):  # it has the former types of the key's columns
                 session.run(sql.text("drop_touched"))
             left = self._plan(session, catalogue, schema, rekeying=rekeying).statements
             problem = f"{'; '.join(left)}: the table is not as it should be afterwards" if left else ""
@@ -179,7 +180,7 @@ class SteppedDatabase(RowDatabase):
             self.forget_recorded(session, sql)
 
     def forget_recorded(self, session: OwnSession, sql: OwnSql) -> None:
-        """Empty the table of recorded keys, within a transaction. Raises DdlNeeded if it has to be made."""
+        """Empty the table of recorded keys, within a transaction. Raises DdlNeeded if that table has to be created."""
         if session.row(sql.text("find_touched")) is None:
             what = f"recording changed keys of {sql.placed.qualified_name}"
             raise DdlNeeded(what, lambda: self._make_touched(session, sql))
@@ -204,7 +205,7 @@ class SteppedDatabase(RowDatabase):
             is_there = self.has_table(session, one)
             is_own = one in begun or (one.name in known and known[one.name].created)
             if is_there and is_own and self.has_other_columns(session, one):
-                self.run_own(session, "remove_position")  # before the rows of an older version: it is not loaded then
+                self.run_own(session, "remove_position")  # first: without its rows, the target is not loaded
                 session.run(f"DROP TABLE {one.sql}")
                 is_there = False
             if not is_there:

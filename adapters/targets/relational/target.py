@@ -64,7 +64,7 @@ class RelationalTarget(TargetBase):
         empty_meanwhile: bool = False,
         fill_end: FillEnd | None = None,
     ) -> LoadReport:
-        from venus.adapters.targets.relational.full_sync import full_sync  # only a load needs it
+        from venus.adapters.targets.relational.full_sync import full_sync  # imported here, because only a load needs it
 
         return full_sync(
             self._settings, self.name, report, choose=choose, empty_meanwhile=empty_meanwhile, fill_end=fill_end
@@ -135,7 +135,7 @@ class RelationalTarget(TargetBase):
         return [*found, *check(projected)]
 
     def refuse_projected(self) -> None:
-        """Raise Refused if rows here differ from those of the source: no application could use them instead."""
+        """Raise Refused if rules make rows differ from the source's: the application could not use them instead."""
         loaded = (self.read_loaded_tables() or {}).values()
         if above := [f"{t.schema.qualified_name} {t.schema.masked_above}" for t in loaded if t.schema.masked_above]:
             raise Refused(
@@ -157,7 +157,7 @@ class RelationalTarget(TargetBase):
         with closing(target.connect("verify")) as session:
             if not target.is_installed(session) or target.read_position(session) is None:
                 return None
-            states = target.read_tables(session)  # first: each has its schema already, however late that is read
+            states = target.read_tables(session)  # read first: every table has its schema by then
             schemas = {(s.table_id, s.version): s for s in target.read_schemas(session)}
         return {
             t.table_id: LoadedTable(
@@ -205,12 +205,12 @@ class TableQuarantine:
 
 def accepted_names(state: TableState) -> tuple[str, ...]:
     """Return the names that an operator may use for a table."""
-    bare = state.source_name.partition(".")[2] or state.source_name  # the target may spell it in another case
+    bare = state.source_name.partition(".")[2] or state.source_name  # the name may differ in case at the target
     return tuple(dict.fromkeys((state.source_name, f"{state.namespace}.{state.name}", state.name, bare)))
 
 
 def read_reached_offset(target: RelationalDatabase, session: RelationalSession, subject: Subject) -> ReachedOffset:
-    """Return how far this table is in the snapshot of `begin`."""
+    """Return the offset that this table has reached in the snapshot of `begin`."""
     position = target.read_position(session)
     state = next(iter(target.read_tables(session, subject.schema.table_id)), None)
     if position is None or state is None:

@@ -1,13 +1,13 @@
 """One target transaction: whole cuts together with the applied offset (VENUS 3.4).
 
 The content of a cut takes three paths. `SchemaChanges` follows new table versions, and `Markers` executes the markers
-of a whole table; both act after all earlier changes. Changes go to `writer.py`, which depends on neither of the two.
-While a sweep or a resync runs, the target records the keys of all changes of its table, in the transactions that apply
-them. A refusal of the target ends the transaction with `RowsRefused`. The caller decides and tries again with a
+of a whole table; both act after all earlier changes. Row changes go to `writer.py`, which depends on neither of the
+two. While a sweep or a resync runs, the target records the keys of all changes of its table, in the transactions that
+apply them. A refusal of the target ends the transaction with `RowsRefused`. The caller decides and tries again with a
 verdict, which the new transaction carries out.
 
-A refusal at COMMIT may name no table. The cut is then applied again, and the target commits so that the refusal leads
-to the table (features 2.16).
+A refusal at COMMIT may name no table. The cut is then applied again, and the target commits in a way that makes the
+refusal name the table (features 2.16).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 class ApplyTransaction:
     """Transaction that applies pieces of cuts.
 
-    `only` catches up this one table and leaves the applied offset unchanged. `whole` lists the tables whose cuts must
+    `only`: catch up this one table, and leave the applied offset unchanged. `whole` lists the tables whose cuts must
     not be merged piece by piece; None means all tables.
     """
 
@@ -69,7 +69,7 @@ class ApplyTransaction:
         self._defer = defer_constraints
         self._halted: set[int] = set()
         self.walk = SectionWalk(catalogue.schema, self._find_version, only)
-        #: Rows identity of the broker's set behind the added pieces; None = unchanged.
+        #: Rows identity of the broker's set after the added pieces; None = unchanged.
         self.rows: RowsIdentity | None = None
         self.recording = KeyRecording(target, session, catalogue)
         self._counts = ChangeCounts(catalogue)
@@ -125,7 +125,7 @@ class ApplyTransaction:
         self._writer.flush()
 
     def finish(self, end: Callable[[], str]) -> None:
-        """Write everything, run the statement of `end` and commit. Raises CommitRefused; one by one, RowsRefused."""
+        """Write everything, run the statement of `end` and commit. Raises CommitRefused; `one_by_one`, RowsRefused."""
         self.flush()
         if self._verdicts.one_by_one:
             self._session.run("; ".join([*self._counts.statements(self._target, self._session), end()]))
@@ -202,7 +202,7 @@ class ApplyTransaction:
             self._hold(section, offset, piece, schema)
             return
         self._refuse_unfit(schema)
-        if role is NEW_VERSION:  # it arrived while the table was held
+        if role is NEW_VERSION:  # the version arrived while the table was held
             self._evolve(schema)
             return
         if self._only is not None:
@@ -216,7 +216,7 @@ class ApplyTransaction:
         """Leave a section to the table's catch-up."""
         if section.table_id in self._halted:
             self._parking.store_refused(section, offset, piece, schema)
-        if self._only is None:  # otherwise it already counts as held
+        if self._only is None:  # otherwise the section already counts as held
             self._counts.count_held(section, offset)
 
     def _apply_marker(self, section: TableChanges, offset: int) -> None:
@@ -242,7 +242,7 @@ class ApplyTransaction:
         dependants = self._catalogue.referring_tables(table_id)
         if dependants:
             reason += f" (referred to by {', '.join(dependants)})"
-        if not self._verdicts.suspects.get(table_id) and "`venus " not in reason:  # there is no row to show
+        if not self._verdicts.suspects.get(table_id) and "`venus " not in reason:  # no single row is at fault
             retry = f"`venus quarantine retry --table {state.source_name} --target {self._target.name}`"
             reason += f"; correct the table at the target, then {retry}"
         self._target.set_state(self._session, table_id, HALTED, held_from=self._start, reason=reason)
@@ -269,7 +269,7 @@ class KeyRecording:
         self.changed = False
 
     def start(self, table_id: int, purpose: str, offset: int, sql: TableSql) -> None:
-        """Record the key of every change of this table from now on."""
+        """From now on, record the key of every change of this table."""
         self._target.start_recording(self._session, sql, is_recording=self._catalogue.is_recording(table_id))
         self._store(table_id, purpose, offset)
 

@@ -33,7 +33,7 @@ class RefusedChange:
     offset: int
     sqlstate: str
     message: str
-    summary: str  # without values of the row
+    summary: str  # a message without values of the row
 
 
 class RowsRefused(TargetError):
@@ -45,9 +45,9 @@ class RowsRefused(TargetError):
         super().__init__(reason)
         self.table_id = table_id
         self.reason = reason
-        #: Empty: the table as a whole is at fault.
+        #: The refused changes; empty = the table as a whole is at fault.
         self.suspects = suspects
-        #: The tables of which one is at fault, if only that is known.
+        #: Candidates, if it is only known that one of these tables is at fault.
         self.candidates = tuple(candidates)
 
 
@@ -78,20 +78,20 @@ def run_or_halt(session: RelationalSession, table_id: int, text: str) -> None:
 class Verdicts:
     """The verdicts on one group of cuts."""
 
-    #: table -> reason why it halts.
+    #: The reasons why tables halt, by table.
     halts: dict[int, str] = field(default_factory=dict)
-    #: table -> record_id -> the refused change; later changes of the key wait behind it.
+    #: The refused changes, by table and record id; later changes of the key wait behind them.
     suspects: dict[int, dict[bytes, RefusedChange]] = field(default_factory=dict)
-    #: Whether deferred constraints act before COMMIT, one by one.
+    #: Whether to make deferred constraints act before COMMIT, one by one.
     one_by_one: bool = False
-    #: A table that halts on trial because one of several is at fault, and those whose trial did not help.
+    #: A table that halts on trial, because one of several is at fault, and tables whose trial did not help.
     _on_trial: int | None = None
     _acquitted: set[int] = field(default_factory=set)
 
     def record_refusal(self, refused: RowsRefused | CommitRefused, *, quarantine: bool) -> None:
-        """Record a refusal. Each one makes the next attempt smaller, so the attempts end."""
+        """Record a refusal. Each refusal makes the next attempt smaller, so that the attempts end."""
         if isinstance(refused, CommitRefused):
-            self.one_by_one = True  # this raises RowsRefused instead the next time
+            self.one_by_one = True  # makes the next attempt raise RowsRefused instead
             return
         if self._on_trial is not None:
             self._acquitted.add(self._on_trial)
@@ -104,7 +104,7 @@ class Verdicts:
             self.halts[self._choose_halted_table(refused)] = refused.reason
 
     def _choose_halted_table(self, refused: RowsRefused) -> int:
-        """Return the table to halt: of several candidates the next one that was not on trial yet."""
+        """Return the table to halt: of several candidates, the next that was not on trial yet."""
         left = [table_id for table_id in refused.candidates if table_id not in self._acquitted]
         chosen = left[0] if left else refused.table_id
         self._on_trial = chosen if len(left) > 1 else None
@@ -120,7 +120,7 @@ LOADED = -1
 
 
 def key_texts(rows: RowChanges, layout: Layout) -> list[str]:
-    """Return the keys as text for operators, one JSON object each."""
+    """Return the keys as text for operators, each as a JSON object."""
     names = layout.schema.key
     columns = keys_to_columns(rows.record_ids, layout)
     found = []
@@ -160,7 +160,7 @@ def _to_refused_change(rows: RowChanges, refusal: Refusal) -> RefusedChange:
 
 
 def waiting_mask(rows: RowChanges, first_of: Callable[[bytes], int | None]) -> Mask:
-    """Mark the changes at or behind the first offset of their key; `first_of` returns None for a key without one."""
+    """Mark the changes at or after the first waiting offset of their key; `first_of` returns None if it has none."""
     pairs = zip(map(first_of, rows.record_ids.split()), rows.offsets.tolist(), strict=True)
     marks = (first is not None and first <= offset for first, offset in pairs)
     return np.fromiter(marks, dtype=np.bool_, count=len(rows))

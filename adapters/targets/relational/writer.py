@@ -1,8 +1,8 @@
 """Writer of the rows of one target transaction (VENUS 3.4).
 
-Changes wait in memory up to a limit, then the kind's `PendingWriter` moves them to the server: few statements for each
-table. Neither this module nor those below it create, alter or empty any other table: `transaction.py` does that between
-two calls. A refusal of the target ends the transaction with `RowsRefused`.
+Changes wait in memory up to a limit. Then the kind's `PendingWriter` moves them to the server, with few statements for
+each table. Neither this module nor those below it create, alter or empty any other table: `transaction.py` does that
+between two calls. A refusal of the target ends the transaction with `RowsRefused`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RowWriter:
         self._waiting = self._waiting_bytes = 0
 
     def add(self, section: TableChanges, offset: int, piece: CutPiece, schema: TableSchema) -> None:
-        """Add the changes of one table, which has their version."""
+        """Add changes of one table, which is at the version of the changes."""
         table_id = section.table_id
         sql, layout = self._catalogue.sql(self._target, table_id, schema.version), Layout.of(schema)
         changes = to_row_changes(section, offset)
@@ -99,7 +99,7 @@ class RowWriter:
         self._waiting_bytes += rows.nbytes
 
     def make_room(self) -> None:
-        """Move changes to staging tables while more than the limit wait in memory."""
+        """Move changes to staging tables while more changes than the limit wait in memory."""
         while self._waiting > self._rows_max or self._waiting_bytes > GROUP_BYTES_MAX:
             by_bytes = self._waiting_bytes > GROUP_BYTES_MAX
             fullest = max(self._pending.values(), key=lambda p: p.waiting_bytes if by_bytes else p.waiting)
@@ -142,9 +142,9 @@ def advance_text(
     walk: SectionWalk,
     rows: RowsIdentity | None = None,
 ) -> str:
-    """Return the statement that moves the applied offset behind `last`, if it is still at its expected value.
+    """Return the statement that moves the applied offset past `last`, if it still has its expected value.
 
-    `rows` is the broker's rows identity behind `last`; None means that it is unchanged.
+    `rows`: the broker's rows identity after `last`; None means that it is unchanged.
     """
     position, batch = catalogue.position, last.batch
     text = target.own_execute_text(

@@ -1,8 +1,9 @@
 """Tables of the application in a SQLite file that follows another database (`@source`), beside VENUS's own tables.
 
-A column has the affinity of the application's choice, which converts some values silently, and any of several
-spellings. So each row is read back as capture reads it, in the same transaction, and a value that differs from the one
-that was sent is refused. Keys that are equal in a collation are two rows elsewhere, so they are compared exactly.
+A column has the affinity of the application's choice, which converts some values silently, and one of several
+spellings. So VENUS reads each row back as capture does, in the same transaction, and refuses a value that differs from
+the one sent. Two keys that are equal in a collation are different rows in other databases, so keys are compared
+exactly.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _OTHER_VALUE = "the old database would store another value in column"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerAccess(TableAccess):
-    """How the rows of a table are read as canonical text."""
+    """The reader of a table's rows as canonical text."""
 
     VALUE_ERROR = SqliteValueError
 
@@ -57,17 +58,17 @@ class FollowerAccess(TableAccess):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationTable:
-    """A table of the application: what capture knows of it, and how its columns are declared."""
+    """A table of the application: its description by capture, and the declarations of its columns."""
 
     table: SqliteTable
-    #: By the names of all columns.
+    #: The declared types, by the names of all columns.
     declared: Mapping[str, str]
     defaults: Mapping[str, str]
     #: Columns that are NOT NULL without a default.
     required: frozenset[str]
     generated: frozenset[str]
-    is_counted: bool  # it has AUTOINCREMENT
-    #: Spellings by column, which are read from its values when they are first needed.
+    is_counted: bool  # whether it has AUTOINCREMENT
+    #: Spellings by column, read from the column's values when they are first needed.
     spellings: dict[str, Spelling] = field(default_factory=dict)
 
     def column(self, name: str) -> str:
@@ -122,7 +123,7 @@ class SqliteApplicationTables:
         self._use(_read_tables(session.connection))
 
     def _use(self, found: dict[str, ApplicationTable]) -> None:
-        """Use these tables; what is known of spellings stays."""
+        """Use these tables; keep the known spellings."""
         for name, before in self._tables.items():
             if name in found:
                 found[name].spellings.update(before.spellings)
@@ -131,7 +132,7 @@ class SqliteApplicationTables:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def access(self, placed: SqlitePlacedTable, schema: TableSchema) -> FollowerAccess:
-        """Return how the rows of a table are read as canonical text, with these columns."""
+        """Return the reader of a table's rows as canonical text, with these columns."""
         table, layout = self.require(placed.name), Layout.of(schema)
         return FollowerAccess(
             layout=layout,
@@ -140,7 +141,7 @@ class SqliteApplicationTables:
         )
 
     def read_spelling(self, session: SqliteSession, table: ApplicationTable, column: Column) -> ColumnSpelling:
-        """Return the spelling of a column by all of its values."""
+        """Find the spelling of a column from all of its values."""
         name = table.column(column.name)
         spellings = list_spellings(column.type.kind, table.declared[name])
         read = _find_rule(table, column, in_key=False).canonical_text
@@ -151,7 +152,7 @@ class SqliteApplicationTables:
         def values() -> Iterator[tuple[Any, Value]]:
             for rows in session.stream(query, None, _PIECE_ROWS):
                 for (stored,) in rows:
-                    with suppress(SqliteValueError):  # it halts its table, and never comes back
+                    with suppress(SqliteValueError):  # such a value halts its table in capture, and never comes back
                         yield stored, read(stored)
 
         return find_spelling(spellings, values())
@@ -185,7 +186,7 @@ class SqliteApplicationTables:
         where: str,
         relation: str,
     ) -> None:
-        """Raise Refusal for a row that `relation` holds with another value than was sent.
+        """Raise Refusal if `relation` holds a row with a value that differs from the one sent.
 
         `keys`: the stored keys of the rows, as parameters of the condition `where`.
         """
@@ -217,7 +218,7 @@ def _read_tables(connection: sqlite3.Connection) -> dict[str, ApplicationTable]:
 
 
 def _describe(table: SqliteTable, columns: list[list[Any]], text: str) -> ApplicationTable:
-    """Return a table by the rows of the dictionary: (cid, name, type, notnull, default, pk, hidden)."""
+    """Return a table from rows of the dictionary: (cid, name, type, notnull, default, pk, hidden)."""
     alias = {c.name for c in table.schema.columns if c.identity}
     return ApplicationTable(
         table=table,
@@ -230,7 +231,7 @@ def _describe(table: SqliteTable, columns: list[list[Any]], text: str) -> Applic
 
 
 def _find_rule(table: ApplicationTable, column: Column, *, in_key: bool) -> SqliteValueRule:
-    """Return how a column is read: by its declared type, or by that of the stream if it has none."""
+    """Return the rule that reads a column: by its declared type, or by the stream's type if it has none."""
     name = table.column(column.name)
     if not name:
         raise TargetError(f"{table.table.schema.name} has no column {column.name} in the old database")

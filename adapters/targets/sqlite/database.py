@@ -1,7 +1,7 @@
 """A SQLite file as a relational target (VENUS 3.4).
 
-DDL is part of the transaction that needs it. The file has one writer at a time: a load has one task at a time, and a
-resync writes its side table in short transactions, between which the stream continues.
+DDL is part of the transaction that needs it. The file has one writer at a time. So a load runs one task at a time, and
+a resync writes its side table in short transactions, between which the stream continues.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def open_database(settings: Settings, name: str, *, first_load: bool = False) ->
 
 
 class _WaitReporter:
-    """Reporter of the waits of a session for the write lock; the session calls it while it waits."""
+    """Reports that a session waits for the write lock; the session calls it while it waits."""
 
     def __init__(self, session: SqliteSession, tell: Callable[[list[TableCondition]], None]) -> None:
         self._session, self._tell = session, tell
@@ -62,7 +62,7 @@ class _WaitReporter:
         self._tell([_condition(self._session, holder)] if holder else [])
 
     def close(self) -> None:
-        """Report no more."""
+        """Stop reporting."""
         self._session.on_wait = lambda _: None
 
 
@@ -76,7 +76,7 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
 
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
         super().__init__(settings, name, rowsql, first_load=first_load)
-        #: In a file that was the application's, its own tables follow.
+        #: In a file that was the application's, the application's own tables follow.
         self.application = SqliteApplicationTables(self._connect_reader) if name == OLD else None
 
     def _connect_reader(self) -> sqlite3.Connection:
@@ -111,7 +111,7 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
         if not self.is_installed(session):
             raise self.not_loaded_error
         wait_for_lock(self, session, stop)
-        tables.enter_wal_mode(session, url_option(self.name))  # another program may have ended it
+        tables.enter_wal_mode(session, url_option(self.name))  # another program may have changed the WAL mode
         return False
 
     def try_lock(self, session: RelationalSession) -> bool:
@@ -200,7 +200,7 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
 
     @staticmethod
     def _alter_table(session: SqliteSession, application: SqliteApplicationTables, step: VersionStep) -> VersionStep:
-        """Add the new columns at once, because rows of this transaction may have them; return what is left."""
+        """Add the new columns at once, because rows of this transaction may have them; return the rest of the step."""
         if altering := [text for text in step.statements if " ADD COLUMN " not in text]:
             return VersionStep(refused=f"only new columns follow to the old database: {'; '.join(altering)}")
         try:
@@ -222,7 +222,7 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
         self, session: SqliteSession, sql: SqliteTableStatements, rows: FullRows, version: TableSchema
     ) -> None:
         super().copy_side(session, sql, rows, version)
-        session.run("COMMIT; BEGIN")  # the stream has the write lock while the next rows arrive
+        session.run("COMMIT; BEGIN")  # let the stream have the write lock while the next rows arrive
 
     # -- load ----------------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
             state, exists = known[one.name], self.has_table(session, one)
             is_own = not exists or (state is not None and state.created)
             if exists and is_own:
-                session.run(f"DROP TABLE {one.sql}")  # it may have the columns of an older version
+                session.run(f"DROP TABLE {one.sql}")  # the table may have the columns of an older version
             if is_own:
                 session.run(ddl.create_table(one, placed))
                 created.add(one.schema.table_id)

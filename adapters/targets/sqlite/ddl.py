@@ -1,9 +1,9 @@
 """Places and DDL of a SQLite target: tables, indexes, and the step to another version (VENUS 3.4). Pure.
 
-All tables are in the file's main schema. They are STRICT, and have their key and foreign keys from the start; SQLite
-adds neither later. A load creates the indexes after the rows. DDL is part of the transaction that needs it. A new
-column is added, a renamed one renamed, a dropped one stays and may be NULL; a change that would need another storage
-class halts the table with a reason.
+All tables are in the file's main schema. They are STRICT, and have their key and foreign keys from the start, because
+SQLite cannot add these later. A load creates the indexes after the rows. DDL is part of the transaction that needs it.
+A new column is added, a renamed one is renamed, a dropped one stays and becomes nullable; a change that would need
+another storage class halts the table with a reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from venus.adapters.targets.sqlite.types import (
 from venus.model import Column, Index, Kind, TableSchema
 
 NAMESPACE = "main"
-#: The most columns of a table, and values of a statement, of an SQLite with its usual limits.
+#: The most columns of a table, and the most values of a statement, in SQLite with its usual limits.
 COLUMNS_MAX = 2000
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _TEXT = re.compile(r"'(?:[^']|'')*'")
@@ -45,7 +45,7 @@ _TEXTUAL = frozenset({Kind.TEXT, Kind.CHAR, Kind.JSON, Kind.UUID})
 
 @dataclass(frozen=True, kw_only=True)
 class SqlitePlacedTable(RelationalPlace):
-    """A source table and its names at the target; `is_application`: in a file that was the application's."""
+    """A source table and its names at the target; `is_application`: the file was the application's."""
 
     is_application: bool = False
 
@@ -106,7 +106,7 @@ def create_table(placed: SqlitePlacedTable, others: Sequence[SqlitePlacedTable] 
 
 
 def column_sql(placed: SqlitePlacedTable, column: Column) -> str:
-    """Return one column of a table. Only the key is NOT NULL: SQLite could not take that back with the source."""
+    """Return the definition of a column. Only the key is NOT NULL, because SQLite cannot drop NOT NULL later."""
     parts = [placed.column(column.name), placed.types[column.name]]
     if column.name in placed.schema.key:
         parts.append("NOT NULL")
@@ -123,7 +123,7 @@ def _is_rowid(placed: SqlitePlacedTable) -> bool:
 
 
 def default_sql(column: Column) -> str:
-    """Return a constant default in the stored form of its column; empty if it is none."""
+    """Return a constant default in the stored form of its column; empty if the column has none."""
     text, kind = column.default_sql, column.type
     if column.identity or not text:
         return ""
@@ -164,7 +164,7 @@ def index_name(placed: SqlitePlacedTable, index: Index) -> str:
 
 
 def side_definitions(placed: SqlitePlacedTable, names: Iterable[str]) -> str:
-    """Return the columns of a table of VENUS's own that has these columns of the table, with their defaults."""
+    """Return the definitions, with defaults, for a table of VENUS's own with these columns of the target table."""
     columns = {c.name: c for c in placed.schema.columns}
     parts = ((name, default_sql(columns[name])) for name in names)
     return ", ".join(
@@ -174,7 +174,7 @@ def side_definitions(placed: SqlitePlacedTable, names: Iterable[str]) -> str:
 
 
 def file_heads(target: str) -> list[str]:
-    """Return the first comments of the file with the DDL."""
+    """Return the comments at the beginning of the file with the DDL."""
     return [f"Objects that `venus migrate --target {target}` creates in the SQLite file; indexes follow the rows."]
 
 
@@ -200,7 +200,7 @@ def plan_step(
     *,
     rekeying: bool = False,
 ) -> VersionStep:
-    """Return the step from one version to the next; a resync brings the key's new names (`rekeying`). Pure.
+    """Return the step from one version to the next; only a resync (`rekeying`) may rename key columns. Pure.
 
     `present` has the columns, by their names in lower case.
     """
@@ -243,7 +243,7 @@ def _drop_column(old: SqlitePlacedTable, column: Column, present: dict[str, Sqli
 def _rename_columns(
     old: SqlitePlacedTable, new: SqlitePlacedTable, both: Sequence[tuple[Column, Column]]
 ) -> list[VersionStep]:
-    """Return the renamings, by names in between: two columns may have exchanged their names."""
+    """Return the renamings, through intermediate names, because two columns may have exchanged their names."""
     moved = [(old.fold(b.name), new.fold(a.name), a.number) for b, a in both if old.fold(b.name) != new.fold(a.name)]
     rename = f"ALTER TABLE {new.sql} RENAME COLUMN"
     first = [f"{rename} {quote(was)} TO {quote(f'{OWN}{number}')}" for was, _, number in moved]

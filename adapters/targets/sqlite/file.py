@@ -1,8 +1,8 @@
-"""The file of a SQLite target: checks of its path, the lock of its only writer, the holder of SQLite's write lock.
+"""The file of a SQLite target: checks of its path, the lock of its only process, the holder of SQLite's write lock.
 
-A path that cannot be a target is refused in one line with the way out, before SQLite opens it. The database itself is
-never opened here: closing it would release the locks of every SQLite connection of this process. SQLite has no lock for
-a process, so VENUS locks a small file beside the database; a killed process holds no lock.
+A path that cannot be a target is refused in one line, with the remedy, before SQLite opens it. This module never opens
+the database itself: closing it would release the locks of every SQLite connection of this process. SQLite has no lock
+for a process, so VENUS locks a small file beside the database; a killed process holds no lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOCKS = Path("/proc/locks")
 _WRITE_LOCK_BYTE = "120"
 
 
-#: Test of a path that finds a problem, the message, and the way out.
+#: A test that finds a problem with a path, the message, and the remedy.
 _PROBLEMS: tuple[tuple[Callable[[Path], bool], str, str], ...] = (
     (Path.is_symlink, "{file} is a symbolic link", "name {real} itself"),
     (Path.is_dir, "{file} is a directory", "name a file in it"),

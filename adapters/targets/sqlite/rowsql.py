@@ -37,9 +37,9 @@ class SqliteTableStatements(TableStatements):
         self, placed: SqlitePlacedTable, group: str, application: SqliteApplicationTables | None = None
     ) -> None:
         super().__init__(placed, group, "main.")
-        #: How the tables of the application are read and written, in a file that follows.
+        #: The reader and writer of the application's tables, in a file that follows.
         self.application = application
-        #: Whether rows are refused that a table of the application would store with another value.
+        #: Whether to refuse rows that a table of the application would store with a different value.
         self.is_exact = True
         key = placed.schema.key
         self.names |= {
@@ -166,5 +166,5 @@ def record_keys(
 
 
 def _row_marks(count: int, *more: str) -> str:
-    """Return the parameter marks of a row, with values behind them."""
+    """Return the parameter marks of a row, followed by the SQL values `more`."""
     return f"({', '.join(['?'] * count + list(more))})"

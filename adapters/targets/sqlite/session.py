@@ -1,11 +1,11 @@
 """One connection to a SQLite target. The only module on the target side that uses the driver.
 
 The file is in WAL mode, so a reader sees whole cuts and never waits; every commit is synced before it is acknowledged.
-SQLite has one writer at a time: a transaction of VENUS takes the write lock at its start and waits for it, for a
-limited time, and status names the process that holds it. The session checks no foreign keys: the source has checked
-them, and its cascades arrive as changes of their own.
+SQLite has one writer at a time. A transaction of VENUS takes the write lock at its start, for which it waits a limited
+time; status names the process that holds the lock. The session checks no foreign keys: the source has checked them, and
+its cascades arrive as changes of their own.
 
-Errors are classified by the reaction to them, as at the other relational targets (relational/session.py).
+As at the other relational targets, errors are classified by the reaction to them (relational/session.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from venus.adapters.targets.registry import ConfiguredTarget
 
 _SETTINGS = (
-    "PRAGMA busy_timeout = 0",  # the session waits itself, at short intervals
+    "PRAGMA busy_timeout = 0",  # the session itself retries, at short intervals
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = OFF",
     "PRAGMA recursive_triggers = OFF",
@@ -87,11 +87,11 @@ def split_statements(text: str) -> Iterator[str]:
 
 
 class SqliteSession:
-    """A connection in autocommit mode, used by one thread and by the work that this thread has started behind it.
+    """A connection in autocommit mode, used by one thread and by the background work that this thread has started.
 
-    A file that does not exist is an empty database in memory, unless `creates` makes it. With `begins_late` a
-    transaction takes the write lock at its first change. `follows`: the file was the application's, so it exists, and
-    a transaction passes the triggers that reject writes.
+    A missing file is treated as an empty database in memory, unless `creates` is set. With `begins_late` a transaction
+    takes the write lock at its first change. `follows`: the file was the application's, so it exists, and the triggers
+    that reject writes accept the session's transactions.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class SqliteSession:
         self._begin = "BEGIN" if begins_late else "BEGIN IMMEDIATE"
         self._background = BackgroundWork("venus-target")
         self._lock = FileLock(self.file, group)
-        #: Whether a transaction marks itself as one of VENUS, and whether the open one has done so.
+        #: Whether transactions mark themselves as VENUS's, and whether the open one has done so.
         self._marks = follows and not begins_late
         self._is_marked = False
         exists = creates or self.file.exists()
@@ -147,7 +147,7 @@ class SqliteSession:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The driver's connection, for what reads the dictionary in the session's transaction."""
+        """The driver's connection, for code that reads the dictionary in the session's transaction."""
         self._background.wait()
         return self._connection
 
@@ -156,7 +156,7 @@ class SqliteSession:
         return self._lock.try_acquire()
 
     def find_worker(self) -> str:
-        """Return the process that works on the target, as text; empty if none has."""
+        """Return the process that works on the target, as text; empty if there is none."""
         return self._lock.find_owner()
 
     def run_in_background(self, work: Callable[[], None]) -> None:
@@ -194,8 +194,8 @@ class SqliteSession:
     def insert_columns(self, text: Callable[[str], str], row: str, columns: Sequence[Sequence[Any]]) -> int:
         """Insert the rows of these columns, within a transaction; return how many were inserted.
 
-        `text` returns the statement for a list of `row`s. A statement has many rows, because a call for each one costs
-        as much as SQLite's own work, and hands over Python's lock each time.
+        `text` returns the statement for a list of `row`s. A statement has many rows, because a call for each row costs
+        as much as SQLite's own work, and releases Python's lock each time.
         """
         width = len(columns)
         many = max(1, _VARIABLES_MAX // width)
@@ -221,7 +221,7 @@ class SqliteSession:
         return next(iter(self._run(text, params)[0]), None)
 
     def find_each(self, text: str, keys: Iterable[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
-        """Execute a query for each of these parameters; return the rows of each."""
+        """Execute a query once for each of these keys; return the rows of each execution."""
         self._background.wait()
         try:
             return [self._connection.execute(text, key).fetchall() for key in keys]
@@ -303,7 +303,7 @@ class SqliteSession:
         return True
 
     def _refuse_replaced_file(self) -> None:
-        """Raise DatabaseUnavailable if the path leads to another file now: nothing that is written here would stay."""
+        """Raise DatabaseUnavailable if the path now leads to another file: everything written here would be lost."""
         if read_identity(self.file) != self._identity:
             raise DatabaseUnavailable(f"target {self.file}: the file was removed or replaced")
 
@@ -360,17 +360,17 @@ class SqliteSession:
 
 
 def _can_wait(error: BaseException) -> bool:
-    """Return whether the lock may become free. A snapshot that is too old for a change stays so."""
+    """Return whether waiting may help. A snapshot that is too old for a change stays too old."""
     return primary_code(error) in BUSY and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_BUSY_SNAPSHOT
 
 
 def _as_value(value: Any) -> Any:
-    """Return a parameter as SQLite takes it; a list is JSON."""
+    """Return a parameter as SQLite accepts it; a list becomes JSON."""
     return json.dumps(list(value)) if isinstance(value, (list, tuple)) else value
 
 
 def _as_literal(value: Any) -> str:
-    """Return a value as SQL; no statement has a NUL."""
+    """Return a value as SQL, in which a NUL character is escaped."""
     if isinstance(value, str) and "\0" in value:
         return f"CAST({literal(value.encode())} AS TEXT)"
     return literal(int(value) if isinstance(value, bool) else _as_value(value))

@@ -1,7 +1,7 @@
-"""How an application's table of SQLite spells values, and their canonical text in that spelling. Pure.
+"""The spellings of values in an application's SQLite table, and canonical text in these spellings. Pure.
 
-A column without a type of its own for a value, such as a time, holds any of several spellings. VENUS reads all of them
-(dialects/sqlite/rows.py). What comes back is written as the other values of its column are spelled, so the application
+SQLite has no type for some values, such as times, so a column may hold any of several spellings. VENUS reads all of
+them (dialects/sqlite/rows.py). It writes values back in the spelling of the column's other values. So the application
 finds each value unchanged, and texts still compare and sort as before.
 """
 
@@ -41,7 +41,7 @@ def _write_boolean(true: Any, false: Any) -> Spelling:
 
 
 def _write_fraction(clock: str, digits: int, *, always: bool) -> str:
-    """Return a time with this number of digits of a second, if they are enough; `always`: even if all are 0."""
+    """Return a time with this many digits of a fraction, if they suffice; `always`: even if all of them are 0."""
     whole, _, fraction = clock.partition(".")
     if len(fraction) > digits or not (fraction or always):
         return clock
@@ -64,7 +64,8 @@ class _ClockSpelling:
         )
 
 
-#: Fractions of a second: no zeros at the end; Python's isoformat(); SQLAlchemy; JavaScript and strftime('%f').
+#: Fractions of a second: without trailing zeros; as Python's isoformat(); as SQLAlchemy; as JavaScript and
+#: strftime('%f').
 _FRACTIONS = ((0, False), (6, False), (6, True), (3, True))
 _CLOCKS = tuple(_ClockSpelling(digits=digits, always=always) for digits, always in _FRACTIONS)
 _MOMENTS = tuple(
@@ -94,7 +95,7 @@ SPELLINGS: Mapping[Kind, tuple[Spelling, ...]] = {
 
 
 def list_spellings(kind: Kind, declared: str) -> tuple[Spelling, ...]:
-    """Return the spellings of a column: several only if its affinity does not decide."""
+    """Return the possible spellings of a column: several only if its affinity does not determine one."""
     found = SPELLINGS.get(kind, (_write_same,))
     is_decided = kind in (Kind.DECIMAL, Kind.FLOAT) and affinity(declared) is not Affinity.BLOB
     return found[:1] if is_decided else found
@@ -102,7 +103,7 @@ def list_spellings(kind: Kind, declared: str) -> tuple[Spelling, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnSpelling:
-    """The spelling of a column. `other`: the first value that has another one, and how it would come back."""
+    """The spelling of a column. `other`: the first value with another spelling, and how it would come back."""
 
     write: Spelling
     other: tuple[Any, Any] | None = None

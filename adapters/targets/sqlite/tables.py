@@ -114,7 +114,7 @@ def is_installed(session: SqliteSession) -> bool:
 
 
 def refuse_foreign_file(session: SqliteSession, option: str) -> None:
-    """Raise ConfigError for a file that belongs to something else. One that follows was the application's."""
+    """Raise ConfigError for a file that belongs to something else. A file that follows may have other tables."""
     if option == url_option(OLD):
         return
     found = session.row(statement("dictionary", "foreign", own=OWN))

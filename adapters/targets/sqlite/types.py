@@ -23,9 +23,9 @@ _UTC = "+00"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageRule:
-    """A rule for one kind of value. `write` returns stored values of canonical ones, `read` the reverse.
+    """A rule for one kind of value. `write` converts canonical values to stored ones, `read` does the reverse.
 
-    None: the value is stored as it is. `write` raises UnfitValue for a value that SQLite would change.
+    None: the value is stored unchanged. `write` raises UnfitValue for a value that SQLite would change.
     """
 
     source: str  # for the documentation
@@ -74,7 +74,7 @@ def _write_instants(values: Sequence[Value]) -> Sequence[Any]:
 
 
 def _read_instants(values: Sequence[Any], kind: LogicalType) -> Sequence[Value]:
-    # neither "infinity" nor "... +00 BC" has lost its zone
+    # "infinity" has no zone, and "... +00 BC" has kept its zone
     return [f"{v}{_UTC}" if v is not None and v[-1].isdigit() else v for v in values]
 
 
@@ -118,7 +118,7 @@ def declared_type(kind: LogicalType) -> str:
     return RULES[kind.kind].declared
 
 
-#: How a new column of a file that was the application's is declared, so that capture reads it as this type.
+#: The declaration of a new column in a file that was the application's, so that capture reads it as this type.
 _DECLARATIONS: Mapping[Kind, Callable[[LogicalType], str]] = {
     Kind.INT: lambda kind: {2: "SMALLINT", 4: "MEDIUMINT"}.get(kind.length, "BIGINT"),
     Kind.DECIMAL: lambda kind: f"NUMERIC({kind.precision},{kind.scale})" if kind.precision else "NUMERIC",
@@ -136,13 +136,13 @@ _DECLARATIONS: Mapping[Kind, Callable[[LogicalType], str]] = {
 
 
 def application_type(kind: LogicalType) -> str:
-    """Return the type of a new column in a file that was the application's; empty if no type there has its values."""
+    """Return the type of a new column in a file that was the application's; empty if no type can hold its values."""
     declare = _DECLARATIONS.get(kind.kind)
     return declare(kind) if declare is not None else ""
 
 
 def value_writer(was: LogicalType, kind: LogicalType) -> Callable[[Sequence[Value]], Sequence[Any]] | None:
-    """Return how values of an older type `was` are stored in a column of `kind`; None: as they are."""
+    """Return the function that converts values of an older type `was` for a column of `kind`; None: unchanged."""
     if kind.kind is Kind.DECIMAL and (padding := scale_padding(was, kind)):
         return partial(_pad_fractions, padding)
     return RULES[was.kind].write
@@ -167,7 +167,7 @@ def canonical_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
 
 
 def keeps_values(was: LogicalType, kind: LogicalType) -> bool:
-    """Return whether every stored value of a column stays right if its type changes; a grown scale is padded."""
+    """Return whether all stored values of a column stay valid if its type changes; a grown scale is padded."""
     if was.kind is not kind.kind:
         return {was.kind, kind.kind} <= {Kind.TEXT, Kind.CHAR}
     if kind.kind is Kind.DECIMAL:

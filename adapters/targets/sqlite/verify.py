@@ -32,7 +32,7 @@ class SqliteTargetReader(SessionReader, SqliteRowReader):
         return tuple(value for (value,) in stored)
 
     def _key_term(self, subject: Subject, name: str) -> str:
-        """Return the form of a key, because `_stored_key` has no more than that: 1.50 is sought as 1.5."""
+        """Return SQL for the form of a key column, because `_stored_key` only has forms: 1.50 is searched as 1.5."""
         column = self._column(subject, name)
         match style_of(next(c.type for c in subject.schema.columns if c.name == name)):
             case FormStyle.NUMBER:

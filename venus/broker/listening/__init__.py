@@ -1,1 +1,1 @@
-"""Subscriptions by content (SREM 2): each change is matched with many predicates, apart from the delivery of rows."""
+"""Subscriptions by content (SREM 2): matches each change with many predicates, separately from the delivery of rows."""

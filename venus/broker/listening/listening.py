@@ -1,8 +1,8 @@
 """Live subscriptions of all businesses: a thread matches every batch that the materialiser folds with their predicates.
 
-The materialiser hands over each batch of a watched table, with the rows as they were. Matching never delays it: if more
+The materialiser hands over each batch of a watched table, with the previous rows. Matching never delays it: if more
 than `QUEUE_BYTES_MAX` waits, the waiting batches of the business with the most are dropped. Its subscriptions read that
-part of the queue again, without the rows as they were. So live matching saves deletions of rows unknown to a reader.
+part of the queue again, without the previous rows. So live matching avoids deletions of rows unknown to a reader.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 QUEUE_BYTES_MAX = 32 << 20
 #: At most this many waiting batches are judged together.
 TOGETHER_MAX = 32
-#: After a judgement the next one waits this long for each stream that it reached, unless `TOGETHER_MAX` batches wait. A
-#: frame costs the event loop more than judging does, and batches that are judged together share frames.
+#: Pause after a judgement, for each stream that the judgement reached; no pause if `TOGETHER_MAX` batches wait. A frame
+#: costs the event loop more than judging does, and batches that are judged together share frames.
 PAUSE_OF_STREAM_S = 0.0015
 PAUSE_MAX_S = 0.1
 #: How long the thread waits for work before it ends.
@@ -45,12 +45,12 @@ IDLE_S = 10.0
 
 
 class Listener(Protocol):
-    """A client's stream, which identifies its subscriptions and their changes."""
+    """The stream of a client, as the key under which its subscriptions and their changes are kept."""
 
 
 @dataclass(slots=True)
 class JudgedBatch:
-    """Changes and events of a batch for the streams of a business, or a gap: a part of the queue left unmatched."""
+    """Changes and events of a batch for the streams of a business, or a gap: a part of the queue not matched."""
 
     business: int
     base_offset: int
@@ -99,20 +99,20 @@ class Listening:
         self._tables: dict[tuple[int, int], WatchedTable] = {}
         self._owners: dict[int, _Owner] = {}
         self._costs: Counter[Listener] = Counter()  # values in the predicates of each stream
-        self._cost = 0  # of all streams
+        self._cost = 0  # values in the predicates of all streams
         self._next = 1
         #: The watched tables by business, for the materialiser; replaced, never changed.
         self.watched_tables: dict[int, frozenset[int]] = {}
         self._work = threading.Condition()  # of the queue
         self._waiting: deque[tuple[int, FoldedBatch | JudgedBatch]] = deque()
-        self._nbytes: Counter[int] = Counter()  # of what waits, by business
+        self._nbytes: Counter[int] = Counter()  # bytes of the waiting batches, by business
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         #: Called in the thread with everything judged, in the order of each business.
         self.deliver: Callable[[JudgedBatch], None] = lambda _: None
         #: Called with a mirror that lost all rows.
         self.on_lost: Callable[[int], None] = lambda _: None
-        #: Returns what shares the interests of a table with other brokers, by a name of the table; None = nothing does.
+        #: Returns the object that shares a table's interests with other brokers, by the table's name, or None.
         self.shared_table: Callable[[str], SharedInterests | None] = lambda _: None
         self._gone: deque[int] = deque()
         self.judged_changes = self.gaps = 0
@@ -183,9 +183,9 @@ class Listening:
     def _compile(
         self, business: Business, table_id: int, wanted: Sequence[WantedSubscription]
     ) -> list[Predicate | VenusError | None]:
-        """Return the predicates for the newest version, None = every row, or why it is refused.
+        """Return each predicate, compiled for the newest version (None = every row), or the error that refuses it.
 
-        Not in the lock: this takes long for long predicates, and nothing is judged meanwhile.
+        Do not hold the lock: long predicates take long, and the lock stops judging.
         """
         with self._lock:
             table = self._tables.get((business.number, table_id))
@@ -205,7 +205,7 @@ class Listening:
 
     @staticmethod
     def _check_cost(had: int, cost: int, most: int, whose: str) -> None:
-        """Raise Refused if the predicates of a stream or of the broker have too many values with another one."""
+        """Raise Refused if one more predicate would give a stream or the broker too many values."""
         if cost and had + cost > most:
             option = "predicate_values_of_client" if whose == "this stream" else "predicate_values"
             raise Refused(
@@ -216,7 +216,7 @@ class Listening:
     def unsubscribe(self, numbers: Iterable[int]) -> None:
         """Remove these subscriptions; those that have ended already are ignored.
 
-        Does not wait for a batch that is being judged, which may be at other brokers: the event loop calls this.
+        The event loop calls this, so it does not wait for a batch that is being judged, perhaps at other brokers.
         """
         self._gone.extend(numbers)
         if self._lock.acquire(blocking=False):
@@ -226,7 +226,7 @@ class Listening:
                 self._lock.release()
 
     def _drop_ended(self) -> None:
-        """Drop ended subscriptions, before anything is matched or begins. The caller holds the lock."""
+        """Drop ended subscriptions, before a batch is matched or a subscription begins. The caller holds the lock."""
         if not self._gone:
             return
         while self._gone:
@@ -256,7 +256,7 @@ class Listening:
     # -- the materialiser's thread -------------------------------------------------------------------------------
 
     def on_folded(self, business: Business, folded: Sequence[FoldedBatch]) -> None:
-        """Queue batches; if too much waits, drop what waits for the business that has most of it."""
+        """Queue batches; if too many bytes wait, drop the waiting batches of the business with the most bytes."""
         with self._work:
             self._waiting.extend((business.number, batch) for batch in folded)
             self._nbytes[business.number] += sum(batch.nbytes for batch in folded)
@@ -290,7 +290,7 @@ class Listening:
             number, batch = item
             began = time.monotonic()
             judged = self.skip(batch) if isinstance(batch, JudgedBatch) else self.judge(number, batch)
-            pause_s = find_pause_s(len(judged.changes))  # now: the event loop takes the changes out
+            pause_s = find_pause_s(len(judged.changes))  # computed first, because the event loop takes the changes out
             self.deliver(judged)
             if len(self._waiting) < TOGETHER_MAX and (rest_s := began + pause_s - time.monotonic()) > 0:
                 self._stopping.wait(rest_s)
@@ -343,7 +343,7 @@ class Listening:
                     self._describe(judged, schema)
                 for section in batch.sections:
                     self._judge_section(judged, section)
-            except Exception:  # what has ended and what reloads until here is in no table any more: it stays in the gap
+            except Exception:  # subscriptions that ended or reload are in no table any more: the gap keeps them
                 logger.exception("judging failed; the subscriptions read the queue again")
                 judged.changes.clear()
                 judged.is_gap = judged.at_cut_end = True
@@ -413,7 +413,7 @@ def find_pause_s(streams: int) -> float:
 
 
 def _can_follow(business: int, batch: FoldedBatch, item: tuple[int, FoldedBatch | JudgedBatch]) -> bool:
-    """Return whether a batch may be judged together with the one behind it."""
+    """Return whether a batch may be judged together with `item`, which follows it in the queue."""
     number, follower = item
     return (
         number == business
@@ -429,10 +429,10 @@ def _has_changes_only(batch: FoldedBatch) -> bool:
 
 
 def join_batches(some: Sequence[FoldedBatch]) -> FoldedBatch:
-    """Return batches that follow each other as one: a thread that lags judges and sends them together.
+    """Join consecutive batches into one: a thread that lags judges and sends them together.
 
-    A subscription that became live between two of them gets changes of the first ones a second time. It has read them
-    up to its start already, and in the end it has the same rows.
+    A subscription that became live between two of them gets changes of the earlier ones twice, because it has read all
+    changes before its start. Its final rows are the same.
     """
     if len(some) == 1:
         return some[0]

@@ -1,7 +1,7 @@
 """Subscriptions that read the queue again: after a reconnect, or after a part of it was not judged live. Pure.
 
-A change is judged without the row before it, so each one outside a predicate is the deletion of its key. What a change
-alone cannot say, the end of a sweep and changes that come late, makes the subscription take all rows again.
+A change is judged without the row before it, so each one outside a predicate is the deletion of its key. The end of a
+sweep and late changes cannot be judged from the change alone, so they make the subscription take all rows again.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class ReplayedBatch:
 
 
 class Replay:
-    """Subscriptions to one table at one position; `columns` are those that each wants, None = all.
+    """Subscriptions to one table at one position; `columns` are those that each one wants; None = all.
 
-    `described` are the versions of the table, each with the offset of its description. `last_sequence` is that of the
-    batch in front of the position.
+    `described` are the versions of the table, each with the offset of its description. `last_sequence` is the last
+    Sequence of the batch before the position.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Replay:
         return found
 
     def _judge(self, after: Sequence[bytes]) -> list[broker_pb2.ChangedRows]:
+        """Return the changes of a batch, matched with the subscriptions and grouped by their wanted columns."""
         verdicts = self.table.judge_again(after)
         groups: defaultdict[frozenset[int] | None, list[int]] = defaultdict(list)
         for number in self.table.numbers:
@@ -98,16 +99,17 @@ class Replay:
 
 
 def _select_verdicts(verdicts: ChangeVerdicts, numbers: Sequence[int]) -> ChangeVerdicts:
+    """Return the verdicts for some subscriptions only."""
     mine = np.isin(verdicts.subscriptions, numbers)
     return ChangeVerdicts(verdicts.changes[mine], verdicts.subscriptions[mine], verdicts.operations[mine])
 
 
 def check_meaning(text: str, before: Sequence[TableSchema], now: TableSchema) -> None:
-    """Raise PredicateRefused if a predicate had another meaning at a position than it has now."""
+    """Raise PredicateRefused if a predicate means something else now than it did at a position."""
     if not text or not before or before[-1].version == now.version:
         return
     try:
         compile_predicate(text, before[-1])
     except PredicateRefused:
-        return  # it did not fit then, so no rows were chosen by it
+        return  # the predicate did not fit then, so it chose no rows
     refit(text, before[-1], now)

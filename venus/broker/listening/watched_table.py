@@ -1,8 +1,9 @@
 """The subscriptions to one table, and the verdicts on its changes (SREM 2). Pure.
 
-A live change has the row as it was: a row that comes into the range is an insertion, one that stays an update, one that
-leaves a deletion; any other is no event. A change that is read again comes without its earlier row. Inside the range
-it is an update; outside it is the deletion of its key. Both are correct whether or not the reader has that row.
+A live change has the previous row. A row that enters the range is an insertion, a row that stays is an update, and a
+row that leaves is a deletion. Any other change is no event. A change that is read again comes without its earlier row.
+Inside the range it is an update; outside it is the deletion of its key. Both are correct whether or not the reader has
+that row.
 
 A predicate is compiled for the newest version of its table. It judges rows of every version, by the numbers of its
 columns; a version that gives a named column another number or type ends the subscription.
@@ -29,22 +30,24 @@ from venus.predicates.evaluation import Values
 from venus.predicates.ranges import Predicate, compile_predicate
 from venus.predicates.syntax import PredicateRefused
 
-#: An index numbers its entries in the order in which they come. It is made again, with few numbers, when it has given
-#: more numbers than this, and than this many for each entry that is left.
+#: An index numbers its entries in the order in which they come. It is rebuilt with new numbers once it has assigned
+#: more numbers than the first limit, and more than the second for each entry that is left.
 ENTRIES_MIN, ENTRIES_PART = 4096, 4
 
 
 @dataclass(slots=True)
 class _Subscription:
+    """A subscription: its text, its predicate, and its entry in the index."""
+
     text: str
     predicate: Predicate | None
     entry: int
 
 
 class WatchedTable:
-    """The subscriptions to a table, by numbers that the caller gives them. `schemas` are all versions of the table.
+    """The subscriptions to a table, by numbers that the caller assigns. `schemas` are all versions of the table.
 
-    `shared` has other brokers match them.
+    `shared` lets other brokers match them.
     """
 
     def __init__(self, schemas: Iterable[TableSchema], shared: SharedInterests | None = None) -> None:
@@ -70,7 +73,7 @@ class WatchedTable:
     def add(self, number: int, text: str, compiled: Predicate | None = None) -> None:
         """Add a subscription; an empty text stands for every row. Raises PredicateRefused.
 
-        `compiled` is the text's predicate, which is of use if it is of the newest version.
+        `compiled` is the predicate of the text; it is used if it was compiled for the newest version.
         """
         newest = self.newest
         if compiled is None or compiled.schema.version != newest.version:
@@ -80,6 +83,7 @@ class WatchedTable:
         self._place(number, text, compiled)
 
     def _place(self, number: int, text: str, predicate: Predicate | None) -> None:
+        """Add a subscription to the index entry of its predicate."""
         entry = self._index.add(predicate)
         self._subscriptions[number] = _Subscription(text, predicate, entry)
         self._members.setdefault(entry, []).append(number)
@@ -92,7 +96,7 @@ class WatchedTable:
             del self._members[gone.entry]
 
     def _rebuild(self) -> None:
-        """Make a new index of all subscriptions: its entries have new numbers, its columns are the present ones."""
+        """Build a new index of all subscriptions, with new entry numbers and the present columns."""
         some = list(self._subscriptions.items())
         self._index.clear()
         self._index, self._subscriptions, self._members = ContentIndex(self._shared), {}, {}
@@ -100,10 +104,11 @@ class WatchedTable:
             self._place(number, one.text, one.predicate)
 
     def describe(self, schema: TableSchema) -> dict[int, PredicateRefused]:
-        """Take a new version; return the subscriptions that it ends, each with the reason.
+        """Add a new version of the table; return the subscriptions that it ends, each with the reason.
 
-        An index compares each column in one way, so a version that changes a column makes a new index. Its entries
-        are known by their text: those of the version before must be gone when the first one of this version comes.
+        An index compares each column in one way, so a version that changes a column needs a new index. Entries are
+        found by their text: all entries of the previous version must be removed before the first one of this version is
+        added.
         """
         if schema.version in self.versions:
             return {}
@@ -136,7 +141,7 @@ class WatchedTable:
         return self._expand(codes // width, codes % width, operations.astype(np.uint8))
 
     def judge_again(self, after: Sequence[bytes]) -> ChangeVerdicts:
-        """Return the verdicts on changes without the row before. What is not in them is the deletion of the key."""
+        """Return the verdicts on changes without the row before. Any other change is a deletion of its key."""
         width = max(1, self._index.limit)
         codes = self._find_inside(after, width)
         return self._expand(codes // width, codes % width, np.full(len(codes), Operation.UPDATE, np.uint8))
@@ -149,7 +154,7 @@ class WatchedTable:
         return ChangeVerdicts(np.repeat(changes, counts), flat, np.repeat(operations, counts))
 
     def _find_inside(self, values: Sequence[bytes | None], width: int) -> Ids:
-        """Return a sorted code, change * width + entry, for each pair of a row that there is and an entry."""
+        """Return a sorted code, change * width + entry, for each pair of an existing row and a matching entry."""
         places = np.array([n for n, value in enumerate(values) if value is not None and is_row(value)], np.int64)
         if not len(places):
             return places
@@ -165,6 +170,7 @@ class WatchedTable:
         return codes
 
     def _version(self, version: int) -> TableSchema:
+        """Return the description of a version. Raises ProtocolError if the version is not described."""
         try:
             return self.versions[version]
         except KeyError:

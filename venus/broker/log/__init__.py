@@ -1,1 +1,1 @@
-"""The replicated log: the only thing on disk that is not derived from something else."""
+"""The replicated log: the only data on disk that is not derived from other data."""

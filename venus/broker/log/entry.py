@@ -1,13 +1,13 @@
 """The entries of the replicated log: the only data on disk that is not derived from other data.
 
 Every change of a business is an entry. Half messages arrive as PREPARE and are decided by DECIDE. EPOCH fences older
-producers, CONSUMER records the position of a group, TERM begins a leadership, and LOST passes over what an unclean
-election has lost. A mirror has MIRRORED batches instead, which are committed above; they follow the full data of
-FULL_BEGIN, FULL_ROWS and FULL_END. HOME names the set that is the home from now on. CLOSED closes the window of loss
-of a promotion. Replaying the entries in order restores the state of the broker.
+producers, CONSUMER records the position of a group, TERM begins a leadership, and LOST skips the offsets that an
+unclean election has lost. A mirror has MIRRORED batches instead, which the set above has committed; they follow the
+full data (FULL_BEGIN, FULL_ROWS and FULL_END). HOME names the set that is the home from now on. CLOSED closes the
+window of loss of a promotion. Replaying the entries in order restores the state of the broker.
 
 An entry is sealed. The seal covers the header, the index and the digest of the body, so a flipped epoch or an entry at
-the wrong index is detected. Brokers ship entries to each other as the bytes that are stored.
+the wrong index is detected. Brokers send entries to each other in their stored form.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """One entry.
+    """One entry of the log.
 
     `body` is the producer's BatchBody for PREPARE and MIRRORED, the broker's for LOST, a MirrorBegin for FULL_BEGIN, a
     ChunkBody for FULL_ROWS, JSON for the others.
-    `term` is the leadership that appended it, `epoch` that of the producer, `digest` the xxh3_64 of the body. For
-    MIRRORED, `at_us` is when the home committed it.
+    `term` is the term of the leader that appended it, `epoch` the epoch of the producer, `digest` the xxh3_64 of the
+    body. For MIRRORED, `at_us` is when the home committed it.
     """
 
     kind: EntryKind

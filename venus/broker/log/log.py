@@ -1,10 +1,10 @@
 """The log of one business: appended at its end, applied up to the high watermark, truncatable above it.
 
-The positions, as in etcd's raft: `applied` <= `committed` < `end`. Entries up to `committed` are safe and never taken
-back. The machine has applied those up to `applied`. Entries between `committed` and `end` are only proposed.
+The positions, as in etcd's raft: `applied` <= `committed` < `end`. Entries up to `committed` are safe and never
+truncated. The machine has applied those up to `applied`. Entries between `committed` and `end` are only proposed.
 
-A broker never guesses what the bytes of another version mean: the layout of a store has a number. Data directories of
-older layouts are rewritten in place, a bounded batch at a time.
+The layout of a store has a number, so a broker never has to guess what the bytes of another version mean. Data
+directories of older layouts are rewritten in place, a bounded batch at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 #: 2: a row's value has its record_id (venus/codec/stored_rows.py). 3: log entries have a term and a seal.
 FORMAT = b"3"
 
-#: By old layout: the new one, and the function that rewrites a store in place and returns the number of entries. An
+#: By old layout: the new layout, and the function that rewrites a store in place and returns the number of entries. An
 #: interrupted step starts over.
 Upgrades = Mapping[bytes, tuple[bytes, Callable[[Store], int]]]
 
@@ -103,6 +103,7 @@ def check_format(store: Store, upgrades: Upgrades) -> None:
 
 
 def _mark(store: Store, layout: bytes) -> None:
+    """Store the number of the store's layout durably."""
     batch = store.batch()
     batch.put(keys.STATE, keys.FORMAT, layout)
     store.write(batch, durable=True)

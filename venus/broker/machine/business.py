@@ -33,7 +33,7 @@ class TableFigures:
     name: str = ""
     changes: int = 0
     last_sequence: int = 0
-    rows: int = 0  # an estimate: announced insertions less deletions
+    rows: int = 0  # an estimate: announced insertions minus deletions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class DescribedVersions:
 
 @dataclass(slots=True, eq=False)
 class Business:
-    """One ordered queue.
+    """A business: one ordered queue.
 
     It has three states of its half messages. `proposed`, at the log's end, decides what is accepted. `applying` is what
     the machine has reached. `committed` is the same once it is on disk; other threads and peers see only this one.
@@ -110,7 +110,7 @@ class Business:
     undecided: Ahead = ()
     tail: QueueTail = field(default_factory=QueueTail)
     materialised: MaterialisedPosition = field(default_factory=MaterialisedPosition)
-    is_filling: bool = False  # its producer reads tables for the first time, or again, and says so
+    is_filling: bool = False  # its producer reports that it reads tables for the first time, or again
     rows_may_reach: int = 0  # until the full data is there: after a crash, rows up to this Sequence may be stored
     filled_to: int = 0  # a mirror's full data is in the log up to this index, on disk
     scavenged: dict[int, int] = field(default_factory=dict)  # by table: rows up to this floor are physically removed
@@ -147,7 +147,7 @@ class Business:
 
     @property
     def open_cut(self) -> int:
-        """The cut in whose middle the visible queue ends, which only a mirror's can; 0 = it ends with a cut."""
+        """The incomplete cut at the visible end of the queue, which only a mirror can have; 0 = none."""
         newest = self.tail.newest
         return newest.cut if newest is not None and not newest.cut_end else 0
 
@@ -162,5 +162,5 @@ class Business:
             self.counters[counter] += n
 
     def unmaterialised_bytes(self) -> int:
-        """Return how many bytes the full data is behind the queue."""
+        """Return by how many bytes the full data lags behind the queue."""
         return self.nbytes - self.materialised.nbytes

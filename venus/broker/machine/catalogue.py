@@ -1,8 +1,8 @@
-"""The businesses of a broker. A name becomes one with its first half message, until it is forgotten.
+"""The businesses of a broker. A name is a business from its first half message until it is forgotten.
 
 A producer that has only opened a connection has a *new* business. It lives in memory while a client is connected to
-it, and leaves no trace. So a name without data is never stored. Numbers are never used twice, because what is left of a
-forgotten business (a lease, a cached body) must not be taken for data of another one.
+it, and leaves no trace. So a name without data is never stored. Numbers are never reused, because the remains of a
+forgotten business (a lease, a cached body) must not be taken for data of another business.
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ class BusinessCatalogue:
             self._closed.discard(name)
 
     def _check_open(self, name: str) -> None:
+        """Raise Unavailable if connections to a name are refused."""
         if name in self._closed:
             raise _forgetting_error(name)
 
@@ -140,7 +141,7 @@ class BusinessCatalogue:
             self._number = max([highest, *(business.number for business in found.values())])
 
     def adopt(self, name: str) -> Business:
-        """Return the business that the cluster has by this name; create it here if it is missing: its log follows."""
+        """Return the local copy of a business of the cluster; create it if it is missing, because its log follows."""
         with self._lock:
             found = self._stored.get(name) or self._new.pop(name, None)
             if found is None:
@@ -191,6 +192,7 @@ class BusinessCatalogue:
     # -- internal ----------------------------------------------------------------------------------------------
 
     def _find(self, name: str) -> Business:
+        """Return a stored or new business; the caller holds the lock. Raises Unavailable."""
         found = self._stored.get(name) or self._new.get(name)
         if found is None and name in self._leaving:
             raise Unavailable(f"business {name!r} is being removed or installed again", hint="try again, or elsewhere")
@@ -202,11 +204,12 @@ class BusinessCatalogue:
 
 
 def _forgetting_error(name: str) -> Unavailable:
+    """Return the error for a business that is being forgotten."""
     return Unavailable(f"business {name!r} is being forgotten", hint="try again in a moment")
 
 
 def in_use_error(name: str, connected: int) -> Refused:
-    """Return why a business cannot be forgotten now."""
+    """Return the error for a business that cannot be forgotten now."""
     return Refused(
         f"{connected} producers and consumers of {name!r} are connected", hint="stop its capture and its targets first"
     )

@@ -3,8 +3,8 @@
 A consumer has two positions: what it has applied, and what it may still request. They differ while one
 of its tables is held. An acknowledgement of a consumer that knows only one position moves both.
 
-Nothing is trimmed that a known consumer, a snapshot or the full data still needs, and `retain_bytes` are kept below
-that. A consumer that is merely absent keeps what it may request until it is forgotten, or away for `consumer_ttl_s`.
+Trimming keeps everything that a known consumer, a snapshot or the full data still needs, and `retain_bytes` below that.
+For an absent consumer, the queue is kept until the consumer is forgotten, or absent for `consumer_ttl_s`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-#: One reading of the clock counts at most this much absence: a stopped process does not count.
+#: One reading of the clock counts at most this much absence: time in which the process was stopped does not count.
 AWAY_STEP_MAX_US = 60 * 10**6
-#: An absence is stored each hundredth of the time to live, and at least this often.
+#: An absence is stored after each hundredth of the time to live, and at least this often.
 _AWAY_PARTS = 100
 _AWAY_STORED_MAX_US = 600 * 10**6
 
@@ -92,7 +92,7 @@ def kept_offsets(consumers: Iterable[ConsumerState]) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueMark:
-    """The position of the queue at a time: dates tombstones without a time in each of them."""
+    """The position of the queue at a time. It dates tombstones, which therefore need no time of their own."""
 
     at_us: int
     sequence: int

@@ -2,7 +2,7 @@
 
 A rollback removes every later half message with it, so a half message may rely on the descriptions of an undecided
 one. `Business.schemas` has the committed versions. The others are kept beside the proposed state that they belong to,
-and rebuilt if that state was taken back.
+and rebuilt if that state was truncated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_versions(business: Business, content: Envelope, where: str) -> None:
 
 
 def newest_versions(business: Business) -> list[broker_pb2.KnownTable]:
-    """Return every table that was ever described here, with its newest version: no other history may continue it."""
+    """Return every table that was ever described here, with its newest version and Sequence."""
     versions: dict[int, int] = {}
     for table_id, version in business.schemas:
         versions[table_id] = max(version, versions.get(table_id, 0))

@@ -38,7 +38,7 @@ class SectionFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """The envelope. `tables` are those with sections or schemas in the batch."""
+    """The envelope of a batch. `tables` are the tables with sections or schemas in it."""
 
     batch_no: int
     first_sequence: int
@@ -50,7 +50,7 @@ class Envelope:
     schemas: tuple[change_pb2.TableSchema, ...]
     versions: frozenset[Version]  # of its sections
     lost: int = 0  # offsets that it represents, without changes
-    left_out: int = 0  # the same, for what a set does not mirror
+    left_out: int = 0  # offsets that it represents because this set does not mirror their changes
 
     @property
     def described_versions(self) -> set[Version]:
@@ -67,7 +67,7 @@ def open_body(batch_no: int, body: bytes) -> Envelope:
     """Read and check the envelope of a half message. Raises ProtocolError."""
     message = parse_body(body)
     if message.batch_no != batch_no:
-        # The body hashes to its digest, so it is the number beside it that was damaged on the way.
+        # The body matches its digest, so the batch number sent with it was damaged on the way.
         raise DigestMismatch(f"half message {batch_no} carries batch {message.batch_no}")
     limits.check(message, f"batch {batch_no}: ")
     if message.lost or message.left_out:
@@ -207,6 +207,7 @@ def _copy(schema: change_pb2.TableSchema) -> change_pb2.TableSchema:
 
 
 def _check_left_out(batch_no: int, table: change_pb2.TableChanges) -> None:
+    """Raise ProtocolError if a section of left-out changes has rows."""
     if table.record_ids or table.record_id_sizes or table.rows or table.row_sizes or table.is_deleted:
         raise ProtocolError(f"batch {batch_no}: a LEFT_OUT section has rows")
 

@@ -6,7 +6,7 @@ Sequence is not above it do not exist. So TRUNCATE and the end of a sweep remove
 them.
 
 Sequences of a queue increase, so a section that starts above everything materialised is not compared with what is
-stored (`fold` with `stored=None`); any other is. Both ways have the same result.
+stored (`fold` with `stored=None`); any other section is compared. Both ways have the same result.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ def fold_section(section: ChangeSection, prefix: bytes, floor: int, stored: Stor
 def _compare(
     section: ChangeSection, keys: list[bytes], values: list[bytes], floor: int, stored: Stored
 ) -> SectionEffect:
+    """Return the effect of a section whose changes are compared with the stored values."""
     current = dict(stored(keys))
     written: dict[bytes, bytes] = {}
     stale = 0
@@ -144,7 +145,7 @@ def encode_values(section: ChangeSection) -> list[bytes]:
 
 
 def find_garbage(values: Sequence[bytes], floor: int, forget_below: int) -> list[int]:
-    """Return the positions of values that may be removed: under the floor, or tombstones below `forget_below`."""
+    """Return the positions of values that may be removed: below the floor, or tombstones below `forget_below`."""
     heads = np.frombuffer(b"".join([value[:HEAD_BYTES] for value in values]), dtype=HEAD)
     dead = (heads["sequence"] <= floor) | (((heads["flags"] & TOMBSTONE) != 0) & (heads["sequence"] < forget_below))
     found: list[int] = np.flatnonzero(dead).tolist()

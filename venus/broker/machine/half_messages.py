@@ -1,16 +1,16 @@
 """The life of half messages (VENUS 3.3, figure 4), without any I/O.
 
 A half message is on disk but invisible. Its producer decides it; if the producer is silent, the broker reviews it, that
-is, asks again. The table `_NEXT` lists the allowed pairs of stage and event. Deciding twice the same way is no error,
-because the answer to a decision may be lost. The functions below check an event (`judge_arrival`, `judge_decision`) or
-change the state (`add_half`, `commit`, `roll_back`, `raise_epoch`): the commit thread appends a log entry between the
-check and the change, and a replay after a crash runs the changes alone.
+is, asks again. The table `_NEXT` lists the allowed pairs of stage and event. Repeating a decision is no error, because
+its answer may have been lost. The functions below check an event (`judge_arrival`, `judge_decision`) or change the
+state (`add_half`, `commit`, `roll_back`, `raise_epoch`): the commit thread appends a log entry between the check and
+the change, and a replay after a crash runs the changes alone.
 
 Every entry replaces the state of a business, and each version may be kept until its entry is applied. With tuples, n
 undecided half messages would cost n copies of up to n references; a version of `SharedSequence` takes three words.
 
 A counter that is set close to the end of its range stops the business, because no value can follow. So each value that
-a producer, a set above or another broker sends may be above the known value by a limit: `COUNTER_LIMITS`.
+a producer, a set above or another broker sends may exceed the known value by at most a limit: `COUNTER_LIMITS`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from venus.model import Verdict
 
 T = TypeVar("T")
 
-#: A version copies its elements once those skipped at its start are more than this, and more than its own.
+#: A version copies its elements once it skips more of them at its start than this, and more than it has itself.
 _COPY_ABOVE = 256
 
 
@@ -119,6 +119,7 @@ class SharedSequence(Sequence[T]):
         return f"Shared({list(self)!r})"
 
     def _view(self, start: int, stop: int) -> SharedSequence[Any]:
+        """Return a part of these elements, copied once most of the list is skipped."""
         if start > _COPY_ABOVE and start > stop - start:
             return SharedSequence(self._items[start:stop])
         found: SharedSequence[Any] = SharedSequence.__new__(SharedSequence)
@@ -149,7 +150,7 @@ class HalfStage(Enum):
 
 
 class HalfEvent(Enum):
-    """An event of a half message: it arrives, or a decision on it does."""
+    """An event of a half message: it arrives, or a decision on it arrives."""
 
     HALF = auto()
     COMMIT = auto()
@@ -158,7 +159,7 @@ class HalfEvent(Enum):
 
 
 class HalfAction(Enum):
-    """The reaction of the broker."""
+    """The reaction of the broker to an event."""
 
     PERSIST = auto()
     COMMIT = auto()
@@ -364,7 +365,7 @@ def check_epoch(state: HalfState, source_epoch: int) -> None:
 
 
 def next_epoch(state: HalfState, source_epoch: int, at_us: int) -> int:
-    """Return the epoch of a new producer: above all before it, and above the time in milliseconds.
+    """Return the epoch of a new producer: above every earlier epoch, and above the time in milliseconds.
 
     So a home restored from a backup, or a business that was forgotten and created again, continues in an epoch that its
     lost history never had. A consumer that applied a part of that history is then found to have diverged.

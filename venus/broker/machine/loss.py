@@ -1,12 +1,12 @@
 """What unclean elections and promotions may have lost of one business, and when a loss is closed. Pure.
 
-VENUS 3.1, `availability`; Minos: the home is gone and another core set becomes it. A leader that may lack acknowledged
-data records that with the entry that begins its term; a promoted set records it with the entry that makes it the home.
-The producer then reports what the source has committed. What the log lacks of that is the window. Its offsets are
-passed over, so that none is assigned twice. Its rows are in the source, and a repair ships them again.
+VENUS 3.1, `availability`; Minos: the home is gone, and another core set becomes the home. A leader that may lack
+acknowledged data records that with the entry that begins its term; a promoted set records it with the entry that makes
+it the home. The producer then reports what the source has committed. The window is the part of it that the log lacks.
+Its offsets are skipped, so that none is assigned twice. Its rows are in the source, and a repair ships them again.
 
-`Loss` is a window as the log of the business has it; `LossWindow` is the one of an election in the coordinator's
-record, until it is closed.
+`Loss` is a window in the log of the business. `LossWindow` is the window of an election in the coordinator's record,
+until it is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from venus.replication.messages import Reinstall
 from venus.replication.records import Leadership, LossWindow, Policy
 
-#: Above this the oldest are dropped; the coordinator keeps those that are not closed.
+#: Above this the oldest are dropped; the coordinator keeps the windows that are not closed.
 LOSSES_MAX = 100
 
 
@@ -89,7 +89,7 @@ def close_verified(
 
 
 def give_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Loss, ...]:
-    """Give up losses of promotions. An unmeasured one stays, to ask the producer, and is not shown."""
+    """Give up losses of promotions. An unmeasured loss stays, but hidden, because the producer must still be asked."""
     return tuple(
         replace(loss, given_up=True) if loss.home_term in home_terms and loss.home_term else loss
         for loss in losses
@@ -98,7 +98,7 @@ def give_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Loss
 
 
 def measure(losses: tuple[Loss, ...], missing: Loss) -> tuple[Loss, ...]:
-    """Set what is missing after the newest entry, in every window that is not measured."""
+    """Set the changes missing after the newest entry, in every window that is not measured."""
 
     def with_end(loss: Loss) -> Loss:
         return replace(
@@ -106,7 +106,7 @@ def measure(losses: tuple[Loss, ...], missing: Loss) -> tuple[Loss, ...]:
         )
 
     known = [loss if loss.is_measured else with_end(loss) for loss in losses]
-    # a promotion has no other record: one that has lost nothing, or was given up, is finished
+    # no other record lists losses of promotions, so a window that is empty or given up is finished
     done = [loss for loss in known if loss.home_term and (loss.given_up or loss.end_offset == loss.first_offset)]
     return tuple(loss for loss in known if loss not in done)
 
@@ -135,7 +135,7 @@ def unrecorded_terms(known: Leadership) -> tuple[int, ...]:
 
 
 def record_losses(known: Leadership, losses: Iterable[Loss]) -> Leadership | None:
-    """Return the record with what the leader's log knows of open windows; None = it is up to date.
+    """Return the record with the open windows updated from the leader's log; None = it is up to date.
 
     An empty window is closed: the source has nothing that the log lacks.
     """

@@ -98,7 +98,7 @@ def apply(business: Business, pending: PendingEntry, batch: StoreBatch, effects:
     log = business.log
     assert pending.index == log.applied + 1, "entries are applied in order"
     step = pending.step
-    if step.before is not business.applying:  # proposed on a tail that was taken back since
+    if step.before is not business.applying:  # proposed on a tail that was truncated since
         step = take_step(business.applying, pending.index, pending.entry, pending.content)
     business.applying = step.after
     RULES[pending.entry.kind].effect(EntryApplication(business, pending, step, batch, effects))
@@ -107,7 +107,7 @@ def apply(business: Business, pending: PendingEntry, batch: StoreBatch, effects:
 
 @dataclass(frozen=True, slots=True)
 class EntryApplication:
-    """One entry that is applied: what it does to store, queue and tables, beside its step on the pure state."""
+    """The application of one entry: its effects on store, queue and tables, besides its step on the pure state."""
 
     business: Business
     pending: PendingEntry
@@ -166,6 +166,7 @@ class EntryApplication:
         self._add_mark()
 
     def _add_mark(self) -> None:
+        """Record the present position of the queue with its time."""
         business, after = self.business, self.step.after
         mark = QueueMark(at_us=self.pending.entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
         business.marks = consumers.add_mark(business.marks, mark)
@@ -287,7 +288,7 @@ class EntryApplication:
 
 
 def _adopt_consumer(business: Business, group: str, found: ConsumerState | None) -> None:
-    """Adopt what another process logged of a group, unless it is attached here."""
+    """Adopt the record of a group that another process logged, unless the group is attached here."""
     with business.lock:
         known = business.consumers.get(group)
         if known is not None and known.is_connected:

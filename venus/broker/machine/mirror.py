@@ -25,7 +25,7 @@ class Mirror:
     set: str
     network: str
     only: tuple[str, ...] = ()  # the tables, by name; empty = all
-    where: tuple[RowFilter, ...] = ()  # which rows of a table; other tables are here whole
+    where: tuple[RowFilter, ...] = ()  # which rows of a table; other tables are complete here
     #: The filters of the sets above; None = one of them is older and does not report them.
     above: Levels | None = None
     begin: int = 0
@@ -54,7 +54,7 @@ def encode_mirror(mirror: Mirror | None) -> dict[str, Any] | None:
         return None
     stored = asdict(mirror)
     if not mirror.where:
-        del stored["where"]  # an older broker can read it
+        del stored["where"]  # so that an older broker can read it
     if mirror.above is None:
         del stored["above"]
     return stored
@@ -126,7 +126,7 @@ def filters_from_wire(filters: Iterable[broker_pb2.RowFilter]) -> tuple[RowFilte
 
 
 def filters_to_wire(filters: Iterable[RowFilter]) -> list[broker_pb2.RowFilter]:
-    """Return the messages."""
+    """Encode filters as messages."""
     return [
         broker_pb2.RowFilter(
             table=one.table,
@@ -143,10 +143,10 @@ def levels_from_wire(levels: broker_pb2.RowLevels) -> Levels:
 
 
 def find_partial_tables(levels: Levels, schemas: Iterable[change_pb2.TableSchema]) -> frozenset[int]:
-    """Return the tables of which rows or columns may be missing: all with filters, else those masked above."""
+    """Return the tables whose rows or columns may be missing: all tables with filters, else those masked above."""
     return frozenset(s.table_id for s in schemas if levels or any(one.what == MASKED for one in s.left_out))
 
 
 def levels_to_wire(levels: Levels) -> broker_pb2.RowLevels:
-    """Return the message."""
+    """Encode the filters of several sets as a message."""
     return broker_pb2.RowLevels(levels=[broker_pb2.RowLevel(where=filters_to_wire(level)) for level in levels])

@@ -3,8 +3,8 @@
 Epochs show whether a consumer follows a history that is not the queue's. A consumer is at an offset, and the newest
 increment it has applied is of some epoch. If that epoch ended before the offset, the consumer has applied what is not
 in the queue (KIP-320). It may ask about any epoch that the queue still has, and about the one before its start. Every
-batch says its epoch, so few are remembered here: the newest ones, and the one in front of the queue's start, of which
-no batch is left. queue/reader.py looks up the epochs between.
+batch records its epoch, so few epochs are remembered here: the newest ones, and the one before the queue's start, of
+which no batch is left. queue/reader.py looks up the epochs in between.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-#: The batches of one queue in memory, and of all queues together: one takes some 500 bytes.
+#: Maximum batches in memory, of one queue and of all queues together; a batch takes about 500 bytes.
 TAIL_PLACES = 4096
 TAILS_PLACES = 32_768
 _FIXED = struct.Struct(">QIQQQQQqqQIQB")
@@ -144,15 +144,16 @@ EPOCHS_MAX = 64
 
 
 def add_epoch(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:
-    """Add an epoch that begins at an offset; drop those no consumer can ask about, and those that can be looked up."""
+    """Add an epoch that begins at an offset; drop epochs that no consumer can ask about, or that can be looked up."""
     kept = [found for i, found in enumerate(epochs) if _is_needed(epochs, i, log_start)]
     found = (*kept, (epoch, offset))
     return found if len(found) <= EPOCHS_MAX else (found[0], *found[1 - EPOCHS_MAX :])
 
 
 def _is_needed(epochs: Epochs, i: int, log_start: int) -> bool:
+    """Return whether a consumer may still ask about the epoch at index `i`."""
     following = epochs[i + 1][1] if i + 1 < len(epochs) else None
-    return following is None or following >= log_start  # a consumer exactly there may be of an older one
+    return following is None or following >= log_start  # a consumer exactly there may be of an older epoch
 
 
 def trim_epochs(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:

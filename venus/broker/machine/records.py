@@ -1,6 +1,6 @@
 """How a business is stored in the column family `state`.
 
-Also here: table versions, consumer groups, and the predicates by which the sets above have chosen the rows.
+The family also has table versions, consumer groups, and the predicates by which the sets above have chosen the rows.
 """
 
 from __future__ import annotations
@@ -88,18 +88,22 @@ def _encode_if_changed(business: Business, name: str, value: T, rows: Callable[[
 
 
 def _outcome_rows(outcomes: tuple[half_messages.HalfOutcome, ...]) -> list[str]:
+    """Return the outcomes of half messages as rows of JSON."""
     return [f"[{o.batch_no},{o.digest},{int(o.verdict)},{o.next_offset}]" for o in outcomes]
 
 
 def _mark_rows(marks: list[QueueMark]) -> list[str]:
+    """Return the queue marks as rows of JSON."""
     return [f"[{m.at_us},{m.sequence},{m.next_offset}]" for m in marks]
 
 
 def _blank_record(business: Business) -> dict[str, Any]:
+    """Return the record of a business without a stored one."""
     return _short_parts(business) | {"outcomes": (), "marks": ()}
 
 
 def _short_parts(business: Business) -> dict[str, Any]:
+    """Return the parts of the record that are encoded anew with every group."""
     state, log = business.applying, business.log
     with business.lock:
         counters = dict(business.counters)
@@ -151,7 +155,7 @@ def load_consumers(store: Store, number: int) -> dict[str, ConsumerState]:
 
 
 def restore(store: Store, business: Business) -> None:
-    """Set the state that follows from applied entries to what is on disk."""
+    """Restore from disk the state that follows from applied entries."""
     value = store.get(keys.STATE, keys.core_key(business.number))
     blank = Business(business.number, business.name, business.reviews)
     _restore_record(business, json.loads(value) if value is not None else _blank_record(blank))
@@ -201,6 +205,7 @@ def _restore_log(number: int, record: dict[str, Any]) -> BusinessLog:
 
 
 def _load_parts(store: Store, business: Business) -> None:
+    """Load the figures of the tables, and the described versions."""
     number = business.number
     business.tables, business.schemas = {}, set()
     for key, value in store.scan_prefix(keys.STATE, keys.table_prefix(number)):
@@ -210,6 +215,7 @@ def _load_parts(store: Store, business: Business) -> None:
 
 
 def _load_halves(store: Store, business: Business) -> None:
+    """Load the undecided half messages, and check their bodies."""
     halves = []
     business.envelopes = {}
     for key, value in store.scan_prefix(keys.STATE, keys.half_prefix(business.number)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-#: The pause doubles up to this.
+#: The pause doubles up to this maximum.
 PAUSE_MAX_S = 60.0
 #: After this many delivered reviews an operator must act.
 ASKED_MAX = 15

@@ -1,4 +1,4 @@
-"""Calls to other brokers of the overlay over gRPC. A broker that does not answer well in time is silent to the caller.
+"""Calls to other brokers of the overlay over gRPC. The caller treats a broker without a valid answer in time as silent.
 
 Everything runs in the service's event loop. Each broker has one channel, which is closed after a failure, so that the
 next call connects at once.
@@ -36,7 +36,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 EXCHANGE_S = 1.0
-#: For installing what a member of the own top cluster has received.
+#: Timeout of a call that passes received subscriptions on to a member of the own top cluster.
 DELIVER_S = 1.0
 CHANNELS_MAX = 64
 #: Limit of the reasons for silence that are kept for operators.
@@ -117,6 +117,7 @@ class OverlayConnections:
             raise self._record_silence(address, str(error)) from None
 
     def _record_silence(self, address: str, reason: str) -> Silent:
+        """Record why a broker did not answer, close its channel, and return the error."""
         if self.reasons.get(address) != reason:
             logger.info("overlay: %s does not answer: %s", address, reason)
         self.reasons[address] = reason

@@ -1,7 +1,7 @@
 """The cost of matching, and the choice of the broker that does it, so that all have about equal load. Pure.
 
-A broker reports the processor time of the last seconds. A subspace may be at two clusters, and is moved to the other
-one if its brokers have less work. Inside a cluster the least loaded broker is asked.
+A broker reports the processor time of the last seconds. Each subspace has two possible clusters, and moves to the other
+one if that cluster's brokers have less work. Inside a cluster the least loaded broker is asked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from venus.network.skipcloud.clusters import Identifier
 
 #: Half of the reported load comes from a period of this many seconds up to now.
 HALF_LIFE_S = 5.0
-#: A difference in load below this is none: candidates then take turns by what they were given.
+#: Smaller differences in load are ignored: the candidate that was given the fewest changes is then next.
 LOAD_STEP = 0.05
 #: Subspaces move away from brokers with more than this multiple of the mean work.
 EVEN = 1.1
@@ -63,11 +63,12 @@ class MatchingLoad:
         return self._at_now(now) * math.log(2) / HALF_LIFE_S
 
     def _at_now(self, now: float) -> float:
+        """Return the faded load as of `now`."""
         return fade(self._decayed, now - self._at)
 
 
 def fade(load: float, seconds: float) -> float:
-    """Return what is left of a load after some seconds without work."""
+    """Return the remainder of a load after some seconds without work."""
     return load * math.pow(0.5, max(0.0, seconds) / HALF_LIFE_S)
 
 
@@ -94,7 +95,7 @@ class MatchingCounters:
 class Candidate:
     """A broker of a responsible cluster."""
 
-    load: float = 0.0  # as it said at `heard_at`
+    load: float = 0.0  # as it reported at `heard_at`
     heard_at: float = 0.0
     pairs: int = 0
     suspended_until: float = 0.0
@@ -105,7 +106,7 @@ class Candidate:
 
 
 class Candidates:
-    """The brokers of the clusters, by the identifiers for which these are responsible."""
+    """The brokers of the clusters, by the identifiers that each cluster is responsible for."""
 
     def __init__(self) -> None:
         self.members: dict[Identifier, list[str]] = {}
@@ -132,7 +133,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedSubspace:
-    """A subspace with its work lately, the cluster where it is, and the other one where it may be."""
+    """A subspace with its recent work, the cluster where it is, and the other cluster where it may be."""
 
     work: float
     at: Identifier
@@ -161,9 +162,11 @@ def plan_placements(
 
 
 def _add_share(work: dict[str, float], members: Sequence[str], amount: float) -> None:
+    """Add an equal share of an amount of work to each member."""
     for address in members:
         work[address] += amount / len(members)
 
 
 def _mean_work(work: Mapping[str, float], members: Sequence[str]) -> float:
+    """Return the mean work of some members."""
     return sum(work[address] for address in members) / len(members)

@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 LEAVE_S = 1.0
 #: Requests of other brokers that are matched at once; further ones go to another candidate.
 REQUESTS_MAX = 16
-#: After this many cycles without a neighbour an address that should have answered is an alarm.
+#: After this many cycles without a neighbour, an alarm says that no configured address answers.
 ALONE_CYCLES = 10
 #: Cycles differ in length by this share, so that brokers do not all exchange at once.
 JITTER = 0.1
 
 
 class MatchingOverlay:
-    """The overlay's part in this broker; `start` lets it join."""
+    """The part of this broker in the overlay; `start` joins it."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class MatchingOverlay:
     # -- beginning and end -----------------------------------------------------------------------------------------
 
     def start(self, address: str) -> None:
-        """Join under this address, and stay."""
+        """Join under this address, and stay joined."""
         if is_every_interface(address):
             raise ConfigError(
                 f"broker.listen {address} is not an address that other brokers can use",
@@ -123,15 +123,18 @@ class MatchingOverlay:
             await asyncio.sleep(self.settings.exchange_s * (1 + JITTER * random.uniform(-1, 1)))
 
     async def _run_cycles(self) -> None:
+        """Run one cycle: drop expired leases, exchange neighbours, and renew the status."""
         self.installed.expire(time.monotonic())
         await self.node.run_cycle(self._seeds())
         self._alone = 0 if self.node.views.known_brokers() else self._alone + 1
         self._status = self._describe()
 
     def _seeds(self) -> tuple[str, ...]:
+        """Return the known addresses through which to join the overlay."""
         return (*self.settings.join, *self._known())
 
     def _next_stamp(self) -> int:
+        """Return a stamp above all earlier ones, also across a restart."""
         self._stamp = max(self._stamp + 1, time.time_ns() // 1000)
         return self._stamp
 

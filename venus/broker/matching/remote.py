@@ -1,12 +1,12 @@
-"""Matching of this broker's subscriptions at other brokers (SREM 4), as a function that it can always carry out itself.
+"""Matching of this broker's subscriptions at other brokers (SREM 4), which this broker can always do itself instead.
 
 The content of a table is partitioned (venus/network/matching/spaces.py). Each subspace is hashed to two top clusters
 and is at the one with less work. Its brokers get the interests under a lease that is renewed. Changes go to one of
-them, the least loaded first. Without a good answer within the deadline another one is asked, and then this broker
-matches itself. An answer counts only if it is from the interests that this broker has, so a failure costs time and
-never a verdict.
+them, the least loaded first. Without a good answer within the deadline the next one is asked, and then this broker
+matches itself. An answer counts only if it was computed from the present interests of this broker, so a failure costs
+time but never a verdict.
 
-Subscriptions change and changes are matched in any thread but the event loop's, which has the calls and the leases.
+Subscriptions change and changes are matched in any thread but the event loop's, which makes the calls.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 2
 #: A candidate that did not answer is not asked for this long.
 SUSPENDED_S = 2.0
-#: Beyond the deadlines of the candidates: the event loop itself may be busy.
+#: Added to the deadlines of the candidates, because the event loop itself may be busy.
 MARGIN_S = 0.5
 #: Interests of one installation; more go in several messages.
 INTERESTS_PER_MESSAGE = 2000
@@ -98,7 +98,7 @@ class _InstalledState:
 class _Table:
     space: ContentSpace
     lock: threading.Lock = field(default_factory=threading.Lock)
-    #: Changed in the event loop's calls alone.
+    #: Changed only by calls in the event loop.
     installed: defaultdict[str, _InstalledState] = field(default_factory=lambda: defaultdict(_InstalledState))
 
 
@@ -147,7 +147,7 @@ class RemoteMatching:
         #: Set in the event loop when something is to be installed before the next renewal.
         self.wake = asyncio.Event()
         self._is_woken = False
-        self._round_s = 0.0  # of the last installation of everything
+        self._round_s = 0.0  # duration of the last full installation
         self._planned_at = monotonic()
         self.rounds = 0  # of installation
         #: Subspaces that other brokers should have, and how many of them no cluster has as they are; of the last round.
@@ -221,7 +221,7 @@ class RemoteMatching:
         return _join(found)
 
     def _wait_for(self, asked: Sequence[tuple[Identifier | None, Asked]]) -> list[Matches | None]:
-        """Return the pairs that other brokers have found for each part; None = nothing in time."""
+        """Return the pairs that other brokers have found for each part; None = no answer in time."""
         if not asked or not self.candidates.members:
             return [None] * len(asked)
         work = self._ask_all(asked)
@@ -308,7 +308,7 @@ class RemoteMatching:
             try:
                 async with asyncio.timeout(self._lease_s / 3):
                     await self.wake.wait()
-                await asyncio.sleep(min(0.2, self._lease_s / 10))  # subscriptions come together
+                await asyncio.sleep(min(0.2, self._lease_s / 10))  # subscriptions arrive in bursts
             except TimeoutError:
                 pass
 
@@ -324,7 +324,7 @@ class RemoteMatching:
         self.subspaces, self.uninstalled = await self._calls.run_blocking(self.count_subspaces)
 
     def _plan(self) -> dict[Identifier, list[Place]]:
-        """Return the subspaces for each target, cut and moved by the work they were lately. Not in the event loop."""
+        """Return the subspaces for each target, cut and moved by their recent work. Not for the event loop."""
         now, since = self._monotonic(), self._planned_at
         forgotten, self._planned_at = 1 - 0.5 ** ((now - since) / WORK_HALF_LIFE_S), now
         placed: dict[Place, PlacedSubspace] = {}
@@ -355,7 +355,7 @@ class RemoteMatching:
         return found
 
     def count_subspaces(self) -> tuple[int, int]:
-        """Return how many subspaces others should have, and how many no cluster has as they are. Not in the loop."""
+        """Return how many subspaces others should have, and how many no cluster has as they are now. Blocking."""
         found = missing = 0
         for table in list(self._tables.values()):
             with table.lock:

@@ -32,7 +32,7 @@ from venus.wire import broker_pb2, network_pb2
 logger = logging.getLogger(__name__)
 
 EXCHANGE_S = 5.0
-#: The same until a broker has answered once.
+#: The interval until a broker has answered once.
 FIRST_S = 1.0
 ASKED_AT_ONCE = 8
 #: How long the description of this set stays valid.
@@ -132,6 +132,7 @@ class DirectoryExchange:
             status.alarms.extend(self._directory.problems(now))
 
     def _encode_known(self, now: float) -> network_pb2.NetworkReport:
+        """Return everything that this broker knows as a message."""
         near = list(self._directory.nearness().items())[:SITES_MAX]
         return network_pb2.NetworkReport(
             sets=encode_sets(self._directory.known_sets(now), now),
@@ -165,7 +166,7 @@ class DirectoryExchange:
             if answer is None:
                 continue
             self._has_answer = True
-            with self._lock:  # `now` is when it was asked, so no age shrinks on the way
+            with self._lock:  # `now` is the time of the question, so ages include the time on the way
                 self._directory.on_answer(decode_sets(answer.sets, now), now)
                 if address in above:
                     self._directory.near_above = {one.site: tuple(one.sets) for one in answer.near}
@@ -201,6 +202,7 @@ class DirectoryExchange:
         return {name: state.home.set for name, state in states.items() if state.is_replaced and state.home is not None}
 
     def _own_set(self, now: float) -> ReportedSet:
+        """Return the description of this set for the directory."""
         settings, status = self._settings, self._mirror_status()
         mirrors = {entry.business: entry.mirror for entry in status.businesses if entry.HasField("mirror")}
         unready = [name for name, mirror in mirrors.items() if mirror.state in UNREADY]
@@ -252,7 +254,7 @@ def _limit_names(names: Iterable[str]) -> frozenset[str]:
 
 
 def reachable_addresses(addresses: Iterable[str]) -> tuple[str, ...]:
-    """Return the addresses that a client can use: not those of every interface."""
+    """Return the addresses that a client can use: not the address of every interface."""
     return tuple(one for one in dict.fromkeys(addresses) if not is_every_interface(one))
 
 
@@ -281,7 +283,7 @@ def encode_sets(sets: Iterable[ReportedSet], now: float) -> list[network_pb2.Rep
 
 
 def decode_sets(sets: Iterable[network_pb2.ReportedSet], now: float) -> list[ReportedSet]:
-    """Return sets of checked messages; without those of a tier that this version does not know."""
+    """Return the sets of checked messages, without sets of a tier that this version does not know."""
     return [
         ReportedSet(
             name=one.set,

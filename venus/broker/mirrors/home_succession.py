@@ -4,7 +4,7 @@ A core set that mirrors a home which is gone can become the home itself: every c
 
 A promoted set monitors the home that it has replaced, and sets promoted at the same time. One home remains: the one
 with the higher home term. If two sets have the same term, the one whose name sorts first raises its term, which
-invalidates what the other accepted meanwhile, and asks the other to step down.
+invalidates what the other set has accepted since, and asks the other set to step down.
 """
 
 from __future__ import annotations
@@ -183,6 +183,7 @@ class HomeMonitor:
         return f"both were promoted at the same time: this set steps down as soon as set {other.set} asks for it"
 
     def _ask_to_step_down(self, answer: HomeAnswer, business: str, home: Home) -> str:
+        """Ask a broker of the other set to step down; return the problem that remains."""
         replaced_by = home_to_wire(home)
         assert replaced_by is not None, "it is here"
         try:
@@ -303,7 +304,7 @@ class HomeSuccession:
 
 
 def _refuse_masked(core: Core, business: str) -> None:
-    """Raise Refused if a set above masks columns: no source could tell the plain values to this one."""
+    """Raise Refused if a set above masks columns: no source could give this set the plain values."""
     schemas = load_schemas(core.store, core.catalogue.find(business).number)
     if masked := sorted({schema.qualified_name for _, schema in schemas if schema.masked_above}):
         raise Refused(
@@ -317,7 +318,7 @@ def preview_promotion(
 ) -> broker_pb2.Promoted:
     """Return what a promotion would do. Raises Refused with a hint, Unavailable for an unknown business.
 
-    `answers` are of the upstream sets and the home; none = no address is configured.
+    `answers` come from the upstream sets and the home; there are none if no address is configured.
     """
     if place.tier != "core":
         raise Refused(

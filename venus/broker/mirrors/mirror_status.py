@@ -149,7 +149,7 @@ class MirrorStatuses:
     # -- one business ----------------------------------------------------------------------------------------------
 
     def _progress(self, name: str, pull: Replicator | None, seen: UpstreamStatus) -> ReplicatorStatus | None:
-        """Return the progress of a mirror. A mirror has one before the upstream set has answered for the first time."""
+        """Return the progress of a mirror. It exists even before the first answer of the upstream set."""
         if pull is not None:
             return pull.status
         asks = select_tables(self._labels, self._settings.labels, name) is not None and seen.network is None
@@ -219,6 +219,7 @@ class MirrorStatuses:
         return above.cut_off or (above.set if above.state == MirrorState.CUT_OFF else "")
 
     def _mirrored_tables(self, pull: Replicator | None, mirror: Mirror | None) -> tuple[str, ...]:
+        """Return the tables to which the mirror is limited; () = all tables."""
         if pull is not None and pull.thread is not None:
             return pull.thread.only
         return mirror.only if mirror is not None else ()
@@ -235,7 +236,7 @@ def _refusal_alarms(pulls: Iterable[Replicator], listed: Collection[str]) -> lis
 
 
 def _upstream_mirror(entry: broker_pb2.BusinessStatus | None) -> broker_pb2.MirrorStatus | None:
-    """Return how the upstream set mirrors a business itself, as far as known; None = it has all of it."""
+    """Return how the upstream set mirrors a business itself, as far as known; None = it is complete there."""
     return entry.mirror if entry is not None and entry.HasField("mirror") else None
 
 
@@ -319,6 +320,7 @@ class MirrorRowFilters:
 
     @staticmethod
     def _border_misfits(border: Border, schemas: Sequence[TableSchema]) -> list[str]:
+        """Return alarms for tables and rules that do not fit each other at the border."""
         way_out = f"correct [{border.rules.place}] and start this broker again"
         return [
             *(
@@ -330,18 +332,21 @@ class MirrorRowFilters:
         ]
 
     def find_absent(self, above: str, tables: Mapping[str, Collection[str]], business: str = "") -> list[str]:
-        """Return alarms for predicates of what the upstream set lacks, of one business or of all."""
+        """Return alarms for predicates on what the upstream set lacks, of one business or of all."""
         return find_unmatched_predicates(items_of_business(self.configured, business), tables, above)
 
     def _set_above(self, business: Business) -> str:
+        """Return the set that a business is mirrored from, "" if there is none."""
         mirror = business.committed.mirror
         return mirror.set if mirror is not None else ""
 
     def _in_force(self, business: Business) -> tuple[RowFilter, ...]:
+        """Return this set's filters that apply to the present full data."""
         mirror = business.committed.mirror
         return mirror.where if mirror is not None else ()
 
     def _versions(self, business: Business) -> list[TableSchema]:
+        """Return all described versions of the tables of a business, from the cache if it is current."""
         known = self._schemas.get(business.name, [])
         if {(s.table_id, s.version) for s in known} != business.schemas:
             known = [schema for _, schema in load_schemas(self._core.store, business.number)]

@@ -123,6 +123,7 @@ class NetworkMembership:
         self._looks.start()
 
     def _check_place(self, looks: UpstreamMonitor) -> None:
+        """Raise Refused if an upstream broker answers and this set cannot be downstream of it."""
         above = looks.ask_all()
         if not above:
             logger.warning("no broker of [cluster] upstream answers yet (%s): serving local data", looks.addresses)
@@ -164,6 +165,7 @@ class NetworkMembership:
         return self.succession.promote(business, dict.fromkeys(named), force=force, only_look=only_look)
 
     def _home_addresses(self) -> list[str]:
+        """Return the known addresses of the home's brokers."""
         if self.succession.is_home:
             return list(self._own)
         network = self._main_poller.status.network if self._looks is not None else None
@@ -187,6 +189,7 @@ class NetworkMembership:
         return OTHERS_EVERY_S if is_calm and look.name not in {pull.in_use for pull in pulls} else LOOK_EVERY_S
 
     def _wake(self) -> None:
+        """Poll all upstream sets at once."""
         if self._looks is not None:
             self._looks.wake()
 

@@ -206,7 +206,7 @@ class ReplicationPlan:
             raise _CutTooEarly(waits)
 
     def _describe_other_rows(self, business: Business, snapshot: broker_pb2.Snapshot) -> str:
-        """Return the upstream set that selects other rows than those of this mirror, as text, or an empty string."""
+        """Return, as text, the upstream set whose selection of rows differs from this mirror's; empty = none."""
         here, there = self._core.subscriptions.rows.at(business, snapshot.offset), reports.rows_identity(snapshot)
         if here is None or there is None or not find_differing(here, there):
             return ""
@@ -310,7 +310,7 @@ class ReplicationPlan:
         raise _UpstreamChanged(f"set {above.set} is no longer in use")
 
     def _acknowledge_taken(self, future: Future[int], committed_at_us: int) -> requests.Calls[None]:
-        """Acknowledge upstream what is durable here."""
+        """Acknowledge to the upstream set what is durable here."""
         reached = yield requests.WaitForCommit(future=future)
         self._choice.record_success()  # the first batch received was compared with the newest local one
         yield requests.Acknowledge(offset=reached)
@@ -324,7 +324,7 @@ def fill_mirror(
     business: Business,
     progress: requests.ReplicatorProgress,
 ) -> requests.Calls[None]:
-    """Copy the missing rest of a full copy; the log says where it stands."""
+    """Copy the missing rest of a full copy; the log records its progress."""
     mirror = business.proposed.mirror
     assert mirror is not None, "a full copy has begun"
     begin, number, rows = mirror.begin, mirror.chunks, mirror.rows_done

@@ -1,4 +1,4 @@
-"""Replicators of the mirrored businesses: for each its thread with connections, and its choice of an upstream set.
+"""Replicators of the mirrored businesses: each has a thread with connections, and chooses its upstream set.
 
 `replication_plan.py` has the protocol, `upstream_selection.py` the rules of the choice.
 """
@@ -94,6 +94,7 @@ class ReplicatorThread:
             self._stop.wait(self._plan.wait_s)
 
     def _record_error(self, error: VenusError) -> None:
+        """Report an error to the plan, and log it if the mirror's state has changed."""
         if not self._stop.is_set() and self._plan.on_end(error):
             logger.warning("%s: the mirror is %s: %s", self.business, self.progress.status.state.value, error)
 
@@ -113,6 +114,7 @@ class ReplicatorThread:
     def _step(
         self, session: Generator[session_requests.Call, Any, None], call: session_requests.Call
     ) -> session_requests.Call:
+        """Carry out a request of a session, pass the answer or error to it, and return its next request."""
         if self._connections is None:
             assert self._plan.at is not None, "a session begins with the choice of the upstream"
             self._connections = SessionConnections(self._plan.at, self.business, self.only, self._stop)
@@ -260,6 +262,7 @@ class Replicator:
         return self._record_failure(str(error), for_good=for_good)
 
     def _record_failure(self, why: str, *, for_good: bool) -> bool:
+        """Record that pulling has failed; return whether a set on trial was left."""
         with self._lock:
             before = self._selection.in_use
             left = self._selection.record_failure(self._monotonic(), why, for_good=for_good)
@@ -270,6 +273,7 @@ class Replicator:
         return left
 
     def _record_other_rows(self, why: str) -> None:
+        """Record that the set in use has other rows than this mirror."""
         with self._lock:
             self._selection.record_other_rows(self._monotonic(), why)
         self._failing()

@@ -38,7 +38,7 @@ class RenewSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextChunk:
-    """Read the next chunk of a split. Answer: codec.stored_rows.Chunk; the last has `end`. Each split has one `at`."""
+    """Read the next chunk of a split. Answer: codec.stored_rows.Chunk; the last has `end`. A split keeps its `at`."""
 
     snapshot_id: str
     split: broker_pb2.Split
@@ -116,7 +116,7 @@ class MirrorState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatorStatus:
-    """State of a replicator with its reason, and counts of what it has pulled since the broker's start."""
+    """State of a replicator with its reason, and counters of its traffic since the broker's start."""
 
     state: MirrorState = MirrorState.WAITING
     reason: str = ""

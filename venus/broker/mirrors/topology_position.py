@@ -123,12 +123,14 @@ def find_missing_rows(
 
 
 def _find_filter(filters: Iterable[RowFilter], schema: TableSchema) -> RowFilter | None:
+    """Return the filter for a table, None if there is none."""
     if schema.is_heartbeat:
         return None
     return next((one for one in filters if is_labelled((one.table,), schema.namespace, schema.name)), None)
 
 
 def _contains(wide: RowFilter, narrow: RowFilter, schema: TableSchema) -> bool:
+    """Return whether `wide` selects every row of a table that `narrow` selects."""
     try:
         return contains(compile_predicate(wide.predicate, schema), compile_predicate(narrow.predicate, schema))
     except PredicateRefused:

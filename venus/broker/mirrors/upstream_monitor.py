@@ -151,7 +151,7 @@ class UpstreamPoller(UpstreamClient):
         return seen
 
 
-#: Creates the poller of a set; parameters as of UpstreamPoller.
+#: A function that creates the poller of a set, with the parameters of UpstreamPoller.
 PollerMaker = Callable[[str, str, Callable[[UpstreamPoller], None], Callable[[UpstreamPoller], float]], UpstreamPoller]
 
 
@@ -211,6 +211,7 @@ class UpstreamMonitor:
         self._looks = {name: self._create(name, own) for name, own in self._members.sets().items()}
 
     def _create(self, name: str, addresses: Sequence[str]) -> UpstreamPoller:
+        """Create the poller of a set."""
         look = self._kind(BrokerAddress(",".join(addresses), self._proof), self._group, self._on_poll, self._pace)
         look.name, look.named = name, self._named
         return look
@@ -270,6 +271,7 @@ class UpstreamMonitor:
             return None
 
     def _on_poll(self, look: UpstreamPoller) -> None:
+        """Handle a poll: regroup the addresses if it has shown new members of a set."""
         with self._lock:
             if self._looks.get(look.name) is not look:
                 return  # it was merged into another set

@@ -1,8 +1,8 @@
 """Selection of the upstream set of a business: the nearest one that is fit by its status. Pure: time is an argument.
 
 If the set in use fails, the mirror moves to another one, and back to a nearer one that has been fit for a minute
-without a break (Minos 3.4.1). It leaves a set that answers but is cut off itself for one that is not. `UpstreamChoice`
-is what a replicator needs of the selection.
+without a break (Minos 3.4.1). It also leaves a set that answers but is cut off itself, if another set is not cut off.
+`UpstreamChoice` is the part of the selection that a replicator uses.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class FitnessKind(StrEnum):
     FIT = "fit"
     LATE = "late"  # it has less than this set, or lags behind its own upstream
     CUT_OFF = "cut off"  # it answers, but does not reach the home
-    APART = "apart"  # unusable: another history, an older home, or nothing of the business
+    APART = "apart"  # unusable: another history, an older home, or no data of the business
     SILENT = "silent"  # no broker answers
 
 
-#: After which time the mirror leaves a set of a kind: while pulling works, and while it fails.
+#: When the mirror leaves a set, by the set's kind: while pulling works, and while it fails.
 LEFT_AFTER: Mapping[FitnessKind, tuple[str, str]] = {
     FitnessKind.UNKNOWN: ("never_s", "never_s"),
     FitnessKind.FIT: ("never_s", "stale_s"),
@@ -83,7 +83,7 @@ class UpstreamHealth:
     since: float = 0.0
     fit_since: float | None = None
     checked_at: float = float("-inf")
-    #: Why a trial failed, which no health check shows, and until when that counts.
+    #: Why a trial failed, because no health check shows it, and until when the failure counts.
     trial_failure: str = ""
     trial_failure_until: float = float("-inf")
 
@@ -237,6 +237,7 @@ class UpstreamSelection:
         return True
 
     def _switch_to(self, name: str, now: float) -> None:
+        """Use this set from now on."""
         nearest = self.names[0]
         if self.in_use == nearest:
             self._away_since = now
@@ -273,6 +274,7 @@ class UpstreamSelection:
         return self._standings[name].fitness.kind is kind
 
     def _is_fresh(self, name: str, now: float) -> bool:
+        """Return whether a set was checked recently enough."""
         return now - self._standings[name].checked_at <= self._times.looks_apart_s
 
     def _is_fit_long_enough(self, name: str) -> bool:

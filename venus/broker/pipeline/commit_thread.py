@@ -56,15 +56,15 @@ T = TypeVar("T")
 #: Limit of bytes of half messages in one group.
 GROUP_BYTES_MAX = 8 << 20
 GROUP_COMMANDS_MAX = 1024
-#: The same while several businesses write, because a small command waits for the group before its own. The value in
-#: between is measured (flow/write_queue.py). Small commands go without larger ones, at most every second time.
+#: The limit while several businesses write, because a small command waits for the group before its own. The value
+#: between these two is measured (flow/write_queue.py). At most every second group has small commands only.
 SHARED_GROUP_BYTES = (256 << 10, 2 << 20)
 #: While large work pauses for small commits, groups may be as small as this.
 RESTING_GROUP_BYTES = 128 << 10
 TURN_BYTES = 512 << 10
 #: Several businesses count as writing until this long after they did.
 SHARED_FOR_S = 1.0
-#: Delay after which a producer sends half messages again that waited too long.
+#: Delay after which a producer repeats half messages that have waited too long.
 SLOW_RETRY_S = 0.05
 #: Periodic work wakes the thread only if it is due this much earlier than the thread wakes anyway.
 EARLIER_S = 0.01
@@ -169,7 +169,7 @@ class CommitThread:
         return future
 
     def carry_out_here(self) -> None:
-        """Carry out the only waiting command in the caller's thread if the commit thread rests; otherwise wake that.
+        """Carry out the only waiting command in the caller's thread if the commit thread rests; else wake that thread.
 
         The caller waits for an fsync, so it holds no lock that others need.
         """
@@ -190,7 +190,7 @@ class CommitThread:
                     self._ready.notify()
 
     def _is_due_earlier(self) -> bool:
-        """Return whether periodic work is due before the thread wakes, because of the group."""
+        """Return whether the group has made periodic work due before the thread wakes."""
         return self._monotonic() + self._rest_s() < self._rests_until - EARLIER_S
 
     def release(self, catalogue: BusinessCatalogue, business: Business) -> None:
@@ -211,6 +211,7 @@ class CommitThread:
 
     @property
     def _is_at_rest(self) -> bool:
+        """Whether the thread waits, no command is queued, and no client's thread carries one out."""
         return self._resting and not self._waiting and not self._is_lent
 
     def advance(self) -> None:
@@ -231,7 +232,7 @@ class CommitThread:
         return self.submit(work, line=business)
 
     def refuse_waiting(self, business: Business, error: VenusError, then: Callable[[], None] = lambda: None) -> None:
-        """Refuse the callers that wait for the watermark: this broker leads no more, or cannot acknowledge."""
+        """Refuse the callers that wait for the watermark: this broker no longer leads, or cannot acknowledge."""
 
         def work(group: CommandGroup) -> None:
             group.refused.append((business, business.log.applied + 1, error))
@@ -284,12 +285,14 @@ class CommitThread:
         return True
 
     def _timed_step(self, commands: Sequence[CommitCommand[Any]]) -> None:
+        """Carry out a group, and adapt the group size to the times of its work and its fsync."""
         began, synced_s = self._monotonic(), self._store.syncs.total_s
         self.writer.step(commands)
         sync_s = self._store.syncs.total_s - synced_s
         self._group_size.record_group(sum(c.nbytes for c in commands), self._monotonic() - began - sync_s, sync_s)
 
     def _take(self) -> list[CommitCommand[Any]] | None:
+        """Wait for commands and return the next group; None = the thread must end."""
         with self._ready:
             if not self._waiting and not self._stopping and self._error is None:
                 rest_s = TICK_S if self.writer.lagging else self._rest_s()
@@ -305,6 +308,7 @@ class CommitThread:
             return self._take_group()
 
     def _take_group(self) -> list[CommitCommand[Any]]:
+        """Take the commands of the next group; its size depends on how many businesses write."""
         self._turned_at = self._monotonic()
         if self._waiting.lines > 1:
             self._shared_at = self._turned_at

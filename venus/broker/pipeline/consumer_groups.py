@@ -84,6 +84,7 @@ def _trim_full_data(group: CommandGroup, business: Business, end: int, backlog: 
 def _last_removable(
     store: Store, business: Business, point: int, target: int, backlog: Backlog
 ) -> queue_index.QueuedBatch | None:
+    """Return the last batch that can be trimmed, None if the oldest one is still needed."""
     last = None
     for place in reader.walk_oldest(store, business, PASS_BATCHES_MAX):
         if place.after > target or place.next_offset > point:
@@ -95,7 +96,7 @@ def _last_removable(
 
 
 def age_consumers(group: CommandGroup, business: Business, passed_us: int, now_us: int, ttl_s: float) -> None:
-    """Add to the absence of consumers, and forget those that have been away for too long."""
+    """Add to the absence of consumers, and forget consumers that have been absent for too long."""
     with business.lock:
         known = [(name, consumer) for name, consumer in business.consumers.items() if not consumer.is_connected]
         later = [consumers.count_absence(consumer, passed_us) for _, consumer in known]
@@ -142,7 +143,7 @@ class Submit(Protocol):
 
 
 class ConsumerGroups:
-    """The attachments. Thread-safe; only `attach` of a new group and `forget` wait for the disk."""
+    """The attachments of consumers. Thread-safe; only `attach` of a new group and `forget` wait for the disk."""
 
     def __init__(
         self,
@@ -194,6 +195,7 @@ class ConsumerGroups:
         return token
 
     def _log_now(self, business: Business, made: ConsumerState, known: ConsumerState | None) -> None:
+        """Log a new group durably; undo its attachment if that fails."""
         proposed: list[ConsumerState] = []
 
         def work(batch: CommandGroup) -> None:
@@ -283,7 +285,7 @@ class ConsumerGroups:
                 business.consumers.pop(group, None)
 
     def _forget(self, batch: CommandGroup, business: Business, group: str) -> None:
-        """Propose the removal. In the commit thread no position of the group can be logged behind it."""
+        """Propose the removal. In the commit thread, no position of the group can be logged after it."""
         with business.lock:
             known = business.consumers.get(group)
             if known is not None and known.is_connected:
@@ -293,6 +295,7 @@ class ConsumerGroups:
 
 
 def _check_is_gone(business: Business, group: str) -> None:
+    """Raise Unavailable for an unknown group, Refused while it is attached."""
     known = business.consumers.get(group)
     if known is None:
         raise Unavailable(f"{business.name} has no consumer {group!r}", hint="`venus status` lists them")

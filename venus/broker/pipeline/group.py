@@ -1,7 +1,7 @@
 """A group: the commands that share one write batch and one fsync, and what a command is.
 
-A command only proposes: it appends entries and steps the proposed state. The proposals of a failed command are taken
-back, so a command does all of its work or none.
+A command only proposes: it appends entries and steps the proposed state. The proposals of a failed command are undone,
+so a command does all of its work or none.
 
 Every replica applies the same entries by the same steps. A replica that cannot apply an entry halts; a leader ends its
 process. This only happens if the versions of the brokers differ, or because of broken memory or a bug. A replica that
@@ -85,6 +85,7 @@ class CommandGroup:
         self._append(business, pending, durable=True)
 
     def _append(self, business: Business, pending: PendingEntry, *, durable: bool) -> None:
+        """Add an entry to the end of a log and its step to the proposed state."""
         described_versions.record_proposed_versions(business, pending.step, pending.content)
         business.proposed = pending.step.after
         business.log.end = pending.index + 1

@@ -162,6 +162,7 @@ class GroupWriter:
             self.acks.drop(business, first, refusal)
 
     def _publish_group(self, group: CommandGroup) -> None:
+        """Publish a group, and give the answers that waited for it."""
         self._publish(group)
         for business in group.applied:
             self.acks.release(business)
@@ -175,6 +176,7 @@ class GroupWriter:
         self._publish_group(group)
 
     def _sync_shared(self, group: CommandGroup) -> None:
+        """Sync the store if needed, and report the durable ends of the logs."""
         if group.durable or group.written:
             self._store.sync()
         for business in {*group.written, *group.log_changed}:
@@ -213,6 +215,7 @@ class GroupWriter:
         self.step(commands)
 
     def _apply(self, group: CommandGroup, businesses: Iterable[Business]) -> None:
+        """Apply the entries of businesses up to their watermarks. Raises CannotApply."""
         for business in businesses:
             if not business.pending:
                 continue
@@ -232,6 +235,7 @@ class GroupWriter:
                 self.lagging.discard(business)
 
     def _hold_answers(self, answers: Iterable[CommandAnswer]) -> None:
+        """Give each answer once its entry is applied."""
         for answer in answers:
             about = answer.command.business
             if about is None:
@@ -240,7 +244,7 @@ class GroupWriter:
                 self.acks.hold(about, WaitingAnswer(answer.index, answer.deliver, answer.refuse))
 
     def _run_command(self, group: CommandGroup, command: CommitCommand[Any]) -> CommandAnswer:
-        """Run a command and take its proposals back if it fails."""
+        """Run a command; undo its proposals if it fails."""
         if command.business is not None:
             try:
                 group.allow(command.business, self._shared.term(command.business))

@@ -40,7 +40,7 @@ def refuse_producer(business: Business) -> None:
 
 
 def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False) -> None:
-    """Refuse a source with a higher epoch than this home ever gave: it was at another home. Raises NotLeader.
+    """Refuse a source with a higher epoch than this home ever assigned: it was at another home. Raises NotLeader.
 
     With `insists` the producer takes over nevertheless.
     """
@@ -168,6 +168,7 @@ def give_up(group: CommandGroup, business: Business, home_terms: Collection[int]
 
 
 def _append(group: CommandGroup, business: Business, home: Home, at_us: int) -> None:
+    """Propose the entry that sets the home."""
     record = encode_home(home)
     assert record is not None
     group.append(business, record_entry(EntryKind.HOME, epoch=business.proposed.epoch, at_us=at_us, record=record))
@@ -228,6 +229,7 @@ class HomeCommands:
         return future
 
     def _notify_replaced(self, business: Business) -> None:
+        """Notify the listeners if the business has another home."""
         if business.committed.is_replaced:
             self._notify(business.name, replaced_error(business))
 
@@ -258,7 +260,7 @@ _NUMBERED = (keys.RLOG, keys.QUEUE, keys.ROW)
 
 
 def forget(group: CommandGroup, business: Business, catalogue: BusinessCatalogue) -> None:
-    """Put the removal of a business. Raises Unavailable if the same group writes to the business.
+    """Add the removal of a business to a group. Raises Unavailable if the same group writes to the business.
 
     Entries above the high watermark are removed too: the brokers that could move it may be gone.
     """
@@ -274,7 +276,7 @@ def forget(group: CommandGroup, business: Business, catalogue: BusinessCatalogue
 
 
 def put_removal(batch: StoreBatch, number: int) -> None:
-    """Put the removal of everything under a business's number."""
+    """Add the removal of everything under a business's number to a batch."""
     start = keys.number_prefix(number)
     for family in _NUMBERED:
         batch.delete_range(family, start, keys.after_prefix(start))
@@ -282,7 +284,7 @@ def put_removal(batch: StoreBatch, number: int) -> None:
 
 
 def put_state_removal(batch: StoreBatch, number: int) -> None:
-    """Put the removal of a business's state alone."""
+    """Add the removal of only a business's state to a batch."""
     for prefix in keys.state_prefixes(number):
         batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
 
@@ -335,5 +337,6 @@ def free_space(store: Store, business: Business) -> None:
 
 
 def _key_range(business: Business) -> tuple[bytes, bytes]:
+    """Return the bounds of the keys of a business in the families of its log, queue and rows."""
     prefix = keys.number_prefix(business.number)
     return prefix, keys.after_prefix(prefix)

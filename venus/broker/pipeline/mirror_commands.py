@@ -38,7 +38,7 @@ LEFT_OUT_MAX = limits.UINT32_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorIncrements:
-    """Increments in order. Up to `position` there is nothing else for this mirror; `sparse` if it pulls only a part."""
+    """Increments in order. They are all that this mirror needs up to `position`; `sparse` if it pulls only a part."""
 
     increments: Sequence[broker_pb2.Increment]
     position: int
@@ -103,7 +103,7 @@ def end_full_data(group: CommandGroup, business: Business, begin: int, rows: int
 def take_increments(
     group: CommandGroup, business: Business, arrived: MirrorIncrements, store: Store, at_us: int, space: FreeSpace
 ) -> int:
-    """Take batches that are committed upstream; return the next offset. Batches that are here already are dropped.
+    """Take batches that are committed upstream; return the next offset. Batches that are already here are dropped.
 
     Raises ProtocolError for a gap, OffsetDiverged for another history, IllegalTransition if the full data is not
     complete.
@@ -128,6 +128,7 @@ def take_increments(
 def _take_increment(
     group: CommandGroup, business: Business, increment: broker_pb2.Increment, sparse: bool, store: Store, at_us: int
 ) -> None:
+    """Take one increment: check it, and propose it unless it is already here."""
     state = business.proposed
     if increment.base_offset + increment.count <= state.next_offset:
         _check_same(business, increment, store)
@@ -188,7 +189,7 @@ def _check_place(business: Business, increment: broker_pb2.Increment, content: E
         raise ProtocolError(
             f"{where} takes {increment.count} offsets and has {offsets}; {state.next_offset} is the next one here"
         )
-    # some of what an election upstream has lost may be here
+    # a part of the batches lost by an election upstream may be here
     stands_for = content.lost or content.left_out
     is_new = content.batch_no > state.last_batch or stands_for
     if not is_new or content.first_sequence <= state.last_sequence:
@@ -238,6 +239,7 @@ def _rest_of(increment: broker_pb2.Increment, offset: int) -> tuple[broker_pb2.I
 
 
 def _epoch(business: Business) -> int:
+    """Return the epoch of the newest mirrored batch, proposed ones included."""
     newest = next((p.entry.epoch for p in reversed(business.pending) if p.entry.kind is EntryKind.MIRRORED), 0)
     return max(newest, business.epoch_at_end)
 
@@ -280,6 +282,7 @@ def _newest_cut(business: Business, store: Store) -> tuple[int, bool, int]:
 
 
 def _filling_mirror(business: Business, begin: int) -> Mirror:
+    """Return the mirror whose full data began at `begin`. Raises IllegalTransition if it is not being filled."""
     mirror = business.proposed.mirror
     if mirror is None or mirror.end or mirror.begin != begin or not business.proposed.is_mirror:
         raise IllegalTransition(f"{business.name}: the full data was begun again meanwhile")
@@ -368,7 +371,7 @@ class MirrorCommands:
     ) -> Future[int]:
         """Take increments. The answer is the next wanted offset; everything below it is safe.
 
-        `follows` is the end of the increments before. If those were not taken, these are not taken either.
+        `follows` is the end of the increments before. If the earlier ones were not taken, these are not taken either.
         """
         arrived = MirrorIncrements(increments=increments, position=position, sparse=sparse, follows=follows)
 

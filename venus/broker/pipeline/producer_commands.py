@@ -172,7 +172,7 @@ def operator_decide(
 ) -> broker_pb2.Decided:
     """Apply an operator's decision in place of the producer's, and fence a connected producer.
 
-    A wrong decision loses nothing: the next producer continues behind what is committed then.
+    A wrong decision loses nothing: the next producer continues after what is committed then.
     """
     found = business.proposed.find_undecided(batch_no)
     if found is None:
@@ -219,7 +219,7 @@ def _raise_epoch(group: CommandGroup, business: Business, epoch: int, producer: 
 
 
 def roll_back_incomplete(group: CommandGroup, business: Business, epoch: int, at_us: int) -> None:
-    """Roll back the newest half messages that are an incomplete cut, whose rest is missing.
+    """Roll back the newest half messages if they form a cut whose rest is missing.
 
     The source has committed them, so they then count as missing too.
     """
@@ -239,7 +239,7 @@ def roll_back_incomplete(group: CommandGroup, business: Business, epoch: int, at
 
 
 def skip_lost(group: CommandGroup, business: Business, said: broker_pb2.Committed, at_us: int) -> broker_pb2.Decided:
-    """Continue behind what the source has committed. Raises Fenced; ProtocolError for an impossible position."""
+    """Continue after what the source has committed. Raises Fenced; ProtocolError for an impossible position."""
     state = business.proposed
     half_messages.check_fencing(state, said.epoch)
     if loss.has_unmeasured(state.losses):
@@ -369,7 +369,7 @@ class Producers:
         return self._commits.submit(work, business=found)
 
     def skip_lost(self, business: str, said: broker_pb2.Committed) -> Future[broker_pb2.Decided]:
-        """Continue behind changes that the source has committed and this broker lost in an unclean election."""
+        """Continue after changes that the source has committed and this broker lost in an unclean election."""
         found = self._catalogue.find(business)
 
         def work(group: CommandGroup) -> broker_pb2.Decided:
@@ -414,7 +414,7 @@ class Producers:
             found.counters["reviews_sent"] += found.reviews.record_delivered(batch_nos, self._monotonic())
 
     def record_fill(self, business: str, *, is_filling: bool) -> None:
-        """Record whether a producer reads tables for the first time; meanwhile rows may be added as files of the store.
+        """Record whether a producer reads tables for the first time; only then may rows be added as files of the store.
 
         A shared log excludes this: another broker may take a copy at any moment, and the files would put rows into it
         that are ahead of its offset.

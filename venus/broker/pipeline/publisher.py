@@ -134,7 +134,7 @@ class Publisher:
     def _show_full_data(self, business: Business, applied: EntryEffects) -> None:
         """Make the rows of a mirror's full data available to the materialiser.
 
-        The reader raises for consumers of a queue that has begun again.
+        If the queue has begun again, reading raises an error for consumers of the earlier one.
         """
         if applied.has_restarted:
             business.tail = QueueTail()
@@ -144,6 +144,7 @@ class Publisher:
         self._notice(business)
 
     def _clock_reviews(self, group: CommandGroup) -> None:
+        """Start and stop the review clocks of new and decided half messages."""
         now = self._monotonic()
         for business, applied in group.applied.items():
             with business.lock:

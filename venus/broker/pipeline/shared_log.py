@@ -1,6 +1,6 @@
 """Replication in the commit thread: its interface (`SharedLog`), and the commands that append a leader's entries.
 
-`StandaloneLog` is the form of a standalone broker. Two more commands begin and end a leadership.
+`StandaloneLog` implements it for a standalone broker. Two more functions begin and end a leadership.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from venus.errors import Corruption, StorageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Entries from `needed_from` on are kept for other brokers, unless more than `bytes_max` lie behind them."""
+    """Entries from `needed_from` on are kept for other brokers, unless more than `bytes_max` bytes follow them."""
 
     needed_from: int
     bytes_max: int
 
     def must_keep(self, index: int, behind_bytes: int) -> bool:
-        """Return whether the entry at `index` is kept, given the number of bytes behind it."""
+        """Return whether the entry at `index` is kept, given the number of bytes after it."""
         return index >= self.needed_from and behind_bytes <= self.bytes_max
 
 

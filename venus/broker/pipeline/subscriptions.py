@@ -183,7 +183,7 @@ class FullDataService:
         return snapshot
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[SealedChunk]:
-        """Read a key range of a snapshot. Raises SnapshotExpired. A damaged file raises; it never ends the range."""
+        """Read a key range of a snapshot. Raises SnapshotExpired. A damaged file raises an error."""
         with self._guard():
             yield from self._snapshots.read_split(request)
 

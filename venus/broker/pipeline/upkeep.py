@@ -28,7 +28,7 @@ from venus.flow.retention import MeasuredRetention
 #: Intervals of logging acknowledgements, and of expiring consumers and leases and trimming the queue.
 ACKNOWLEDGE_EVERY_S = 0.2
 MAINTAIN_EVERY_S = 1.0
-#: The same while nothing happens, because each time wakes an idle broker.
+#: The interval while nothing happens, because each check wakes an idle broker.
 QUIET_EVERY_S = 10.0
 #: At most this many positions of consumer groups are logged at once, the oldest first.
 ACKNOWLEDGED_MAX = 256
@@ -37,7 +37,7 @@ COMPACT_BYTES = 64 << 20
 
 
 class Upkeep:
-    """The periodic work. The commit thread calls it with each group before the group is written."""
+    """The periodic work of the commit thread, which calls it with each group before the group is written."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Upkeep:
         self._lock = threading.Lock()
         self._dirty: dict[tuple[Business, str], None] = {}  # the oldest first
         self._acknowledged_at = self._maintained_at = monotonic()
-        self._is_quiet = False  # nothing was written since the last maintenance, or is moved by time alone
+        self._is_quiet = False  # nothing was written since the last maintenance, and time alone changes nothing
         #: Wakes the commit thread, which waits for `rest_s`, when there is something new to log.
         self.wake: Callable[[], None] = lambda: None
         self._trimmed: dict[Business, tuple[int, int]] = {}  # entries whose space is not freed yet
@@ -123,7 +123,7 @@ class Upkeep:
             self._is_quiet = not group.touched_businesses()
 
     def _is_at_rest(self) -> bool:
-        """Return whether nothing changes by time or another thread: absences, the full data, replicas."""
+        """Return whether neither time nor another thread changes anything: absences, the full data, replicas."""
         return not self._shared.is_shared and all(
             business.is_filled
             and business.materialised.offset >= business.visible_offset
@@ -132,6 +132,7 @@ class Upkeep:
         )
 
     def _log_acknowledgements(self, group: CommandGroup, most: int) -> None:
+        """Log the positions of up to `most` consumer groups, the oldest first."""
         with self._lock:
             due = list(islice(self._dirty, most))
             for each in due:
@@ -155,6 +156,7 @@ class Upkeep:
         return True
 
     def _trim(self, group: CommandGroup, business: Business) -> None:
+        """Trim the log and the queue of a business."""
         if business.halted:
             return
         before = business.nbytes_trimmed
@@ -172,7 +174,7 @@ class Upkeep:
             self._trimmed_bytes += business.nbytes_trimmed - before
 
     def _retained_bytes(self, business: Business) -> int:
-        """Return how much is kept below what is needed. A replica that does not lead sees no readers to measure."""
+        """Return how many bytes to keep below what is needed. Only a replica that leads sees readers to measure."""
         settings, leads, now = self._settings, self._shared.leads(business), self._monotonic()
         if settings.retain == "bytes":
             return settings.retain_bytes
@@ -192,11 +194,13 @@ class Upkeep:
             return business.retention.size(now)
 
     def _mark_delivered(self, business: Business) -> None:
+        """Mark the bodies that the full data has and every attached consumer has acknowledged."""
         consumers = [c.acknowledged for c in business.list_consumers() if c.is_connected]
         first = reader.find_batch(self._store, business, min([business.materialised.offset, *consumers]))
         self._buffer.mark_delivered(business.number, first.index if first else business.log.end)
 
     def _compact(self) -> None:
+        """Free the space of trimmed log entries in the background, once there are enough."""
         busy = self._compacting is not None and self._compacting.is_alive()
         if busy or self._trimmed_bytes < COMPACT_BYTES:
             return

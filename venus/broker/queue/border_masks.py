@@ -52,6 +52,7 @@ class BorderMasks:
         return flatten(self._find_projected(schema.table_id, schema.version))
 
     def _find_projected(self, table_id: int, version: int) -> TableSchema:
+        """Return a version as sent. Raises Unavailable if it is not described yet."""
         found = self.tables.get(table_id)
         if found is None or version not in found.projected:
             raise Unavailable(f"version {version} of table {table_id} is not described yet", hint="try again")
@@ -77,6 +78,7 @@ class BorderMasks:
         return is_changed
 
     def _find_masker(self, table_id: int, version: int) -> RowMasker | None:
+        """Return the masker of a version, None if its rows stay as they are."""
         return self._maskers.find(self._find_projected(table_id, version))
 
     def mask_stored(self, table_id: int, stored: StoredRows) -> StoredRows:
@@ -94,13 +96,14 @@ class BorderMasks:
         return StoredRows(pack_items(items))
 
     def _mask_version(self, table_id: int, version: int, stored: StoredRows) -> StoredRows:
+        """Mask rows that all have one version."""
         masker = self._find_masker(table_id, version)
         if masker is None:
             return stored
         return masker.mask_full_rows(FullRows(table_id=table_id, schema_version=version, stored=stored)).stored
 
     def refuse_filters(self, filters: Mapping[int, FittedFilter]) -> None:
-        """Raise Refused for a filter by a column that is masked or dropped: which rows come would show its values."""
+        """Raise Refused for a filter by a column that is masked or dropped: the chosen rows would reveal its values."""
         for table_id, one in filters.items():
             found = self.tables.get(table_id)
             rules = found.columns.by_number if found is not None else {}

@@ -51,7 +51,7 @@ class BodyBuffer:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._saved: dict[int, _SavedBodies] = {}  # by business, so that no operation scans the bodies of another one
+        self._saved: dict[int, _SavedBodies] = {}  # by business, so that no operation scans the bodies of another
         self._delivered: OrderedDict[Key, bytes] = OrderedDict()
         self._nbytes = 0
         self._unsaved = 0
@@ -94,7 +94,7 @@ class BodyBuffer:
             return body
 
     def drop(self, business: int, first_index: int) -> None:
-        """Remove bodies from a log index on: their entries were taken back, and others get these indexes."""
+        """Remove bodies from a log index on: their entries were truncated, and others get these indexes."""
         with self._lock:
             saved = self._saved.get(business)
             for index in [index for index in saved.bodies if index >= first_index] if saved is not None else ():
@@ -119,6 +119,7 @@ class BodyBuffer:
             )
 
     def _make_room(self) -> None:
+        """Evict bodies until the buffer is within its limit."""
         room = self.bytes_max - self._unsaved
         while self._nbytes > room and self._delivered:
             _, body = self._delivered.popitem(last=False)
@@ -127,7 +128,7 @@ class BodyBuffer:
             self._cut_middle(self._nbytes - room + self.bytes_max // 8)  # an eighth more, so that this runs rarely
 
     def _cut_middle(self, wanted: int) -> None:
-        """Evict a run of SAVED bodies of each business, from a quarter behind its oldest on."""
+        """Evict a run of SAVED bodies of each business, beginning after its oldest quarter, which is evicted last."""
         part, owed = wanted / sum(saved.nbytes for saved in self._saved.values()), 0.0
         for business, saved in list(self._saved.items()):
             owed += part * saved.nbytes

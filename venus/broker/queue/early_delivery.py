@@ -24,7 +24,7 @@ HALVES_MAX = 4096
 
 
 class EarlyDelivery:
-    """The undecided batches sent to one consumer, in order; `position` is the end of the decided ones sent to it."""
+    """The undecided batches sent to one consumer, in order; `position` is the end of the decided batches sent."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -80,7 +80,7 @@ class EarlyDelivery:
 
 
 class EarlyBatches:
-    """The batches sent early to a consumer, compared with the queue; those after the first difference are invalid."""
+    """The batches sent early to a consumer, compared with the queue; batches after the first difference are invalid."""
 
     def __init__(self, waiting: Iterable[tuple[int, int]]) -> None:
         self._left = iter(waiting)
@@ -127,7 +127,7 @@ def read_early(
             break
         body = buffer.get((business.number, found.index)) or _read_stored_body(store, business, found.index)
         if body is None:
-            break  # decided or withdrawn at this moment, and trimmed: the next call shows which
+            break  # it has just been decided or withdrawn, and trimmed: the next call shows which
         increments.append(
             broker_pb2.Increment(
                 base_offset=offset, count=found.offsets, digest=found.digest, body=body, state=broker_pb2.AHEAD
@@ -138,6 +138,7 @@ def read_early(
 
 
 def _read_stored_body(store: Store, business: Business, index: int) -> bytes | None:
+    """Return a body from the log, None if it has been trimmed."""
     try:
         return read_body(store, business, index)
     except Corruption:

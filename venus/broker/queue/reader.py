@@ -126,7 +126,7 @@ def check_full_data(business: Business) -> None:
         raise incomplete_error(business)
 
 
-#: How many batches that do not concern the reader one call passes over.
+#: Limit of the batches that one call skips because they do not concern the reader.
 PASSED_MAX = 4096
 
 _FULL_HINT = "start again from the full data: `venus resync --all --target NAME`"
@@ -134,7 +134,7 @@ _FULL_HINT = "start again from the full data: `venus resync --all --target NAME`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadResult:
-    """Increments, and the offset to continue from. Without increments nothing below it concerns the reader."""
+    """Increments, and the offset to continue from. Without increments, nothing below that concerns the reader."""
 
     increments: list[broker_pb2.Increment]
     next_offset: int
@@ -148,7 +148,7 @@ def check_position(
     Raises Unavailable at a replica that does not know the end of what is safe and has not caught up with the consumer.
     """
     check_full_data(business)
-    if business.committed.is_mirror:  # a mirror that is behind may know already that the consumer has diverged
+    if business.committed.is_mirror:  # even a mirror that lags may know that the consumer has diverged
         _check_epoch(store, business, offset, epoch)
         _check_newer(business, offset, epoch)
     elif offset > business.visible_offset and not knows_end:
@@ -167,6 +167,7 @@ def check_position(
 
 
 def _check_epoch(store: Store, business: Business, offset: int, epoch: int) -> None:
+    """Raise OffsetDiverged if an epoch has ended before the offset of a consumer in it."""
     end = find_epoch_end(store, business, epoch) if epoch else offset
     ended = end < business.visible_offset or not business.committed.is_mirror
     if offset > end and ended:
@@ -180,7 +181,8 @@ def _check_newer(business: Business, offset: int, epoch: int) -> None:
     """Raise Unavailable if a mirror has passed an offset without the epoch in which a consumer reached it.
 
     Epochs never fall along the queue, so this set has a history that the home has left; the replicator will detect
-    that. A set that mirrors a part has batches of fewer epochs, and so may what an election has lost.
+    that. This does not hold for a set that mirrors a part of the business, or after an election with losses: batches of
+    an epoch may be missing there.
     """
     state = business.committed
     part = state.mirror is not None and state.mirror.only
@@ -232,7 +234,7 @@ def read_increments(
     """Return at least one increment, if there is one, and at most `max_bytes` of further ones.
 
     `cut` returns digest and body of the part of each batch that the reader wants. `there` are base offsets and digests
-    of what it was sent early: while they match the queue, these batches are sent without their bodies.
+    of the batches sent early: while they match the queue, these batches are sent without their bodies.
     """
     check_range(business, offset)
     visible = business.visible_offset
@@ -274,6 +276,7 @@ def _read_body(store: Store, buffer: BodyBuffer, business: Business, place: Queu
 
 
 def _increment(place: QueuedBatch, digest: int, body: bytes) -> broker_pb2.Increment:
+    """Build the message for a batch."""
     return broker_pb2.Increment(
         base_offset=place.base_offset,
         count=place.count,

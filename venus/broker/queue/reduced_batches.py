@@ -2,7 +2,7 @@
 
 Offsets and Sequences stay as they are, and each reduced batch has its own digest. Changes of other tables are replaced
 by their number. A change outside the predicate is sent as the deletion of its key, because this broker does not know
-whether the reader has that row. A batch of which every change is wanted is sent as it is. The verdict depends on the
+whether the reader has that row. A batch is sent unchanged if every change in it is wanted. The verdict depends on the
 change alone, so a repeated request gets the same bytes.
 """
 
@@ -39,7 +39,7 @@ NOTHING = frozenset({-1})
 
 @dataclass(frozen=True, slots=True)
 class WantedPart:
-    """The wanted part of a business, by its current tables. Parts with the same `key` want the same of every batch."""
+    """The part of a business that a reader wants, for the current tables. Parts with equal `key` want the same."""
 
     ids: frozenset[int]  # of the tables; empty = all
     where: tuple[RowFilter, ...] = ()
@@ -54,7 +54,7 @@ class WantedPart:
 
 
 class TableChoice:
-    """The choice of one reader of one business; tables created later are matched by name too.
+    """The tables of one business that one reader chooses, by name; tables that are created later are matched too.
 
     With a `border` the reader is a set below, and gets rows with their columns masked.
     """
@@ -90,7 +90,7 @@ class TableChoice:
         """Return the ids of the current tables; the empty set stands for all."""
         if not self.names:
             return frozenset()
-        if self._known != len(business.schemas):  # it grows with every version, and a new name comes with one
+        if self._known != len(business.schemas):  # it grows with every version, and a new name needs a new version
             self._known = len(business.schemas)
             tables = list(business.tables.items())
             found = frozenset(n for n, t in tables if is_labelled(self.names, t.namespace, t.name))
@@ -124,7 +124,7 @@ class ReducedBatch(NamedTuple):
 
     digest: int | None  # None = the batch is unchanged
     body: bytes
-    keys_only: int  # changes of which the key alone is left
+    keys_only: int  # changes that are reduced to their keys
 
 
 class OpenBatch:
@@ -165,6 +165,7 @@ class OpenBatch:
         return found
 
     def _reduce(self, verdicts: tuple[_Verdict, ...]) -> ReducedBatch:
+        """Return the batch with its sections reduced by these verdicts."""
         if all(verdict is _STAYS for verdict in verdicts):
             return ReducedBatch(None, self.body, 0)
         cut = change_pb2.BatchBody()
@@ -266,6 +267,7 @@ class ReducedBatchCache:
                 self._open_nbytes -= gone
 
     def _keep(self, key: tuple[_Batch, _PartKey], found: Body) -> None:
+        """Keep a reduced batch, and drop the oldest ones beyond the limit."""
         with self._lock:
             if key in self._kept:
                 return
@@ -281,16 +283,18 @@ def _judge_sections(batch: OpenBatch, part: WantedPart) -> tuple[_Verdict, ...]:
     message = batch.message
     kept = [_judge_section(batch, place, part) for place in range(len(message.tables))]
     if all(verdict is not _OUT or t.kind == _LEFT_OUT for verdict, t in zip(kept, message.tables, strict=True)):
-        kept = [_STAYS if verdict is _OUT else verdict for verdict in kept]  # what was left out before stays left out
+        kept = [_STAYS if verdict is _OUT else verdict for verdict in kept]  # changes left out before stay left out
     return (*kept, *(_is_in(schema.table_id, schema.version, part) for schema in message.schemas))
 
 
 def _is_in(table_id: int, version: int, part: WantedPart) -> bool:
+    """Return whether any change of a table version is sent to the readers of a part."""
     is_sent = part.masks is None or part.masks.has_version(table_id, version)
     return is_sent and (not part.ids or table_id in part.ids)
 
 
 def _is_wanted(table: change_pb2.TableChanges, part: WantedPart) -> bool:
+    """Return whether a section belongs to a part and its filter fits the version."""
     fitted = part.rows.get(table.table_id)
     is_in = _is_in(table.table_id, table.schema_version, part)
     return is_in and (fitted is None or fitted.has_version(table.schema_version))

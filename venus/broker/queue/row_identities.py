@@ -46,12 +46,13 @@ class _IdentityChanges:
     tables: list[tuple[TableRows, ...]]
 
     def at(self, offset: int) -> tuple[TableRows, ...]:
+        """Return the identity of the tables' rows at an offset."""
         place = bisect_left(self.offsets, offset)
         return self.tables[place - 1] if place else ()
 
 
 class RowIdentities:
-    """The identity of the rows of each business; thread-safe. `name` is that of this set, once it is known."""
+    """The identity of the rows of each business; thread-safe. `name` is the name of this set, once it is known."""
 
     def __init__(self, store: Store) -> None:
         self.name = ""
@@ -97,6 +98,7 @@ class RowIdentities:
             raise self._other_rows_error(business, offset, brought, describe_differences(differ, brought, here))
 
     def _identity_for(self, business: Business, offset: int, levels: Levels, choice: TableChoice) -> RowsIdentity:
+        """Return the identity of the rows that a reader with this choice gets at an offset."""
         if not choice.is_rewritten:
             return RowsIdentity(set=self.name, tables=self._load_changes(business).at(offset))
         masks = choice.part(business, self._store).masks

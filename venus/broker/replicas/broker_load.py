@@ -50,7 +50,7 @@ def find_trouble(free_bytes: int, free_bytes_min: int, syncs: SyncTimes, now: fl
 
 
 class BrokerHealth:
-    """Health of this broker. Called often, checks once a second. `trouble` is that of the disk."""
+    """Health of this broker. Called often, checks once a second. `trouble` is the present trouble of the disk."""
 
     def __init__(self, store: Store, space: FreeSpace, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store, self._space, self._monotonic = store, space, monotonic
@@ -64,7 +64,7 @@ class BrokerHealth:
     def __call__(self) -> str:
         """Return why another broker should lead instead; empty = this broker is healthy.
 
-        The text has no figures: each change is published.
+        The text has no figures, because each change of the text is published.
         """
         self._look()
         lanes = self.lanes.degraded if self.lanes is not None else []
@@ -74,6 +74,7 @@ class BrokerHealth:
         return lane or self.trouble or recent
 
     def _look(self) -> None:
+        """Check the disk if a check is due."""
         now = self._monotonic()
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
@@ -141,4 +142,5 @@ class MachineLoad:
 
 
 def _round_share(share: float) -> float:
+    """Round a used share to the published steps."""
     return min(1.0, max(0.0, round(round(share / STEP) * STEP, 2)))

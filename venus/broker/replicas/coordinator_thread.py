@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 REFRESH_PART = 1 / 3
 #: Delay before a retry after an error.
 PAUSE_S = 0.2
-#: A broker that restarts with an empty disk finds its own old lease; etcd ends leases a little late.
+#: A broker that restarts with an empty disk waits for its own old lease to end: this many lease times, as etcd is late.
 LEASES_WAITED = 2
 #: Minimum interval between two reads of the coordinator, however many hints arrive.
 READ_EVERY_S = 0.05
@@ -112,6 +112,7 @@ class LeaseThread:
             return not self._stopping
 
     def _renew(self) -> None:
+        """Refresh the lease, or register again if it has ended or the description has changed."""
         asked_at = self._monotonic()
         if self._me == self._said:
             if self._coordinator.refresh():
@@ -132,6 +133,7 @@ class LeaseThread:
         self._said = me
 
     def _report_deadline(self, asked_at: float) -> None:
+        """Report the deadline of a refreshed lease, and the end of the old one if it was replaced."""
         if self._lease != self._coordinator.lease:
             self._lease = self._coordinator.lease
             self._on_lease(NO_LEASE)  # the old lease ended first: others may have started an election
@@ -264,6 +266,7 @@ class CoordinatorThread:
     # -- the thread --------------------------------------------------------------------------------------------
 
     def _enqueue(self, call: Callable[[], None]) -> None:
+        """Queue a call for the thread."""
         with self._ready:
             self._calls.append(call)
             self._ready.notify()
@@ -295,6 +298,7 @@ class CoordinatorThread:
                 self._ready.wait(max(wake - now, 0.001))
 
     def _on_lease(self, until: float) -> None:
+        """Pass the deadline of the lease to the host."""
         if self.unreachable and until != NO_LEASE:
             logger.info("the coordinator answers again")
             self.unreachable = ""
@@ -306,11 +310,13 @@ class CoordinatorThread:
         self._notify(lambda host: host.on_topology(leaderships, brokers))
 
     def _note_invalid(self, invalid: tuple[str, ...]) -> None:
+        """Keep the problems of unusable records, and log new ones."""
         for line in set(invalid) - set(self.invalid):
             logger.error("the coordinator: %s", line)
         self.invalid = invalid
 
     def _notify(self, say: Callable[[CoordinatorListener], None]) -> None:
+        """Run a call on the host, in the host's thread."""
         host = self._host
         if host is not None:
             self._post(lambda: say(host))

@@ -40,7 +40,7 @@ AREAS: tuple[tuple[str, bytes], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyMark:
-    """Progress of an unfinished installation. `number` is of the new business, `copy` "" = its data is unusable."""
+    """Progress of an unfinished installation. `number` is the new business's; `copy` "" = its data is unusable."""
 
     number: int
     copy: str = ""
@@ -198,6 +198,7 @@ class CopyPool:
                 self._remove(copy)
 
     def _make_room(self) -> None:
+        """Remove an unused copy if there are too many. Raises Overloaded if all are in use."""
         idle = [copy for copy in self._copies.values() if not copy.users]
         if len(self._copies) >= COPIES_MAX:
             if not idle:
@@ -237,11 +238,13 @@ class CopyPool:
         copy.records_expected = max(rows, 0) + max(applied + 1 - business.log.start, 0)
 
     def _remove(self, copy: BusinessCopy) -> None:
+        """Remove a copy from the pool, and its files."""
         self._copies.pop(copy.name, None)
         self._forget(copy)
 
     @staticmethod
     def _forget(copy: BusinessCopy) -> None:
+        """Close a copy and remove its files."""
         copy.store.close()
         remove_store(copy.path)
 

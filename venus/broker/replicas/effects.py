@@ -161,9 +161,11 @@ class Effects:
             self._logs.read(business, answer.first, then, is_bulk=effect.is_bulk)
 
     def _reply_callback(self, business: str, to: Member, answer: m.Entries) -> Callable[[tuple[bytes, ...]], None]:
+        """Return a callback that sends entries read from the disk to a follower."""
         return lambda values: self._post(lambda: self._send_read_entries(business, to, replace(answer, entries=values)))
 
     def _send_read_entries(self, business: str, to: Member, answer: m.Entries) -> None:
+        """Send entries read from the disk, unless the term has ended since the read began."""
         replica = self._replicas.get(business)
         if replica is None or replica.known is None:
             return  # the replica was removed meanwhile
@@ -176,6 +178,7 @@ class Effects:
             self._transport.ask_ballot(to, business, effect.term)
 
     def _give_ballot(self, _: str, effect: m.SendBallot) -> None:
+        """Keep a ballot for the request that is being answered."""
         self.ballot = effect.ballot
 
     # -- the log -----------------------------------------------------------------------------------------------

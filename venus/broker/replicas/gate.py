@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 #: A producer waits this long for a new business or for a leader before it is refused.
 WAIT_S = 5.0
-#: The same while too few brokers are alive. Waiting longer does not help, but a broker may be starting.
+#: It waits only this long while too few brokers are alive: more does not help, but a broker may be starting.
 HINDERED_S = 0.5
 LOOK_EVERY_S = 0.02
 #: `venus forget` waits this long for the removal of this broker's data.
@@ -39,7 +39,7 @@ REMOVE_S = 300.0
 #: How often to read the record again if the answer to its removal was lost.
 LOOK_AGAIN_S = 1.0
 RESUMES_HINT = "it resumes by itself when enough brokers are back: `venus cluster status` lists them"
-#: Between two tries to change the record of a business.
+#: Interval between two tries to change the record of a business.
 SWAP_EVERY_S = 0.5
 CLOSE_WAIT_S = 10.0
 CLOSE_LOOK_EVERY_S = 0.05
@@ -59,7 +59,7 @@ class Gate(Protocol):
         """Admit a consumer group, whose position is logged. Raises NotLeader, Unavailable."""
 
     def admit_snapshot(self, business: str, holder: str) -> None:
-        """Admit a snapshot. A named holder relies on the queue behind the snapshot. Raises NotLeader."""
+        """Admit a snapshot. A named holder relies on the queue after the snapshot. Raises NotLeader."""
 
     def admit_reader(self, business: str) -> None:
         """Admit a client that only reads. Raises NotLeader if this broker has no replica of the business."""
@@ -73,7 +73,7 @@ class Gate(Protocol):
     async def confirm_leadership(self, business: str, term: int) -> None:
         """Confirm that this broker led in the term at the time of the call. Raises Unavailable.
 
-        A deposed leader that does not know it yet lacks entries that the new leader has acknowledged.
+        A leader that does not know yet that it was deposed lacks entries that the new leader has acknowledged.
         """
 
     async def forget(self, business: str) -> bool:
@@ -176,6 +176,7 @@ class ClusterGate:
         return known.leader in self._host.brokers.live
 
     def _hindrance(self, business: str) -> str:
+        """Return why writes are refused until a broker returns; empty = nothing is known to hinder them."""
         known = self._host.records.get(business)
         return explain_hindrance(known, self._host.brokers.live) if known is not None else ""
 
@@ -200,6 +201,7 @@ class ClusterGate:
             )
 
     def _has_begun(self, business: str) -> bool:
+        """Return whether this broker leads the business and accepts its writes."""
         try:
             self._shared.term(self._core.catalogue.find(business))
         except Unavailable:
@@ -276,6 +278,7 @@ class ClusterGate:
         return await self._wait_for_removal(business)
 
     def _on_removed(self, known: Leadership) -> None:
+        """Handle the removal of a record: remove this broker's data of the business."""
         self._host.records.pop(known.business, None)
         self._host.on_forgotten_term(known.business, known.term)
 
@@ -297,8 +300,8 @@ class ClusterGate:
 class RecordRemoval:
     """Removes records. Used in the service's event loop; `gone` is called once a record is removed.
 
-    The coordinator may answer late. A producer admitted meanwhile would get its changes acknowledged, and they would
-    be removed with the business.
+    The coordinator may answer late. The changes of a producer that is admitted before the answer would be acknowledged,
+    and removed with the business.
     """
 
     def __init__(
@@ -326,12 +329,14 @@ class RecordRemoval:
             task.cancel()
 
     def _start_task(self, what: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task that `stop` cancels."""
         task = asyncio.get_running_loop().create_task(what)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return task
 
     async def _remove(self, known: Leadership) -> bool:
+        """Remove a record; if the outcome is unknown, resolve it in the background."""
         try:
             removed = await self._bridge.run_blocking(Lane.CONTROL, self._coordinator.remove, known)
         except BaseException:
@@ -349,6 +354,7 @@ class RecordRemoval:
         self._catalogue.reopen(known.business)
 
     async def _try_keep_record(self, known: Leadership) -> bool:
+        """Return whether the record is known to exist; False = it is gone, or etcd does not answer."""
         try:
             return await self._bridge.run_blocking(Lane.CONTROL, self._renew_record, known)
         except VenusError:
@@ -363,7 +369,7 @@ class RecordRemoval:
 
 
 class LossTracker:
-    """Holder of loss windows in the records until every group is repaired. Used in the host's loop."""
+    """Keeps loss windows in the records until every group is repaired. Used in the host's loop."""
 
     def __init__(self, core: Core, shared: ReplicatedLogs, host: Host, coordination: Coordination) -> None:
         self._core, self._shared, self._host, self._coordination = core, shared, host, coordination

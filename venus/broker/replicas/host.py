@@ -355,7 +355,7 @@ def first_needed_entry(replica: Replica) -> int:
 
 @dataclass(slots=True)
 class LeaderRequests:
-    """Executes requests after each read of the coordinator, in the host's thread: of operators, and for balance."""
+    """Executes requests of operators and of the balancer after each read of the coordinator, in the host's thread."""
 
     me: Member
     wanted: ReplicaPlacement
@@ -431,7 +431,7 @@ class LeaderRequests:
         return now < self._awaited[known.business][1] + AWAIT_SUCCESSOR_S
 
     def _find_able(self, known: Leadership, broker: str, view: ClusterView) -> Member | None:
-        """Return the member of a broker that can take over; None = it cannot."""
+        """Return the broker's member if it can take over, else None."""
         others = (known.in_sync & view.live.keys()) - {self.me}
         return next((member for member in others if member.broker == broker), None)
 

@@ -131,6 +131,7 @@ class ReplicaInstaller:
             self._wake()
 
     def _wake(self) -> None:
+        """Start the thread if it does not run."""
         if self._thread is None and not self._stopping.is_set():
             self._thread = threading.Thread(target=self._run, name="venus-install", daemon=True)
             self._thread.start()
@@ -194,6 +195,7 @@ class ReplicaInstaller:
             return done
 
     def _discard(self, business: str) -> None:
+        """Remove the data of a business that is no longer wanted here; errors are logged."""
         try:
             found = self._remove(business, None)
             if found is not None:
@@ -212,6 +214,7 @@ class ReplicaInstaller:
         self._post(done)
 
     def _install(self, business: str, leader: LiveBroker) -> LogChanged:
+        """Install a leader's copy: continue an interrupted one, or begin again."""
         mark = copies.read_mark(self._core.store, business)
         if mark is not None and (mark.copy == "" or mark.leader != str(leader.member)):
             mark = None
@@ -316,6 +319,7 @@ class ReplicaInstaller:
         return found
 
     def _take_out(self, business: str) -> Business | None:
+        """Take a business out of the catalogue once its readers have left; None = it is not there."""
         end = time.monotonic() + LEAVE_S
         while True:
             try:
@@ -332,5 +336,6 @@ class ReplicaInstaller:
 
 
 def _put_mark(group: CommandGroup, business: str, mark: CopyMark | None) -> None:
+    """Store or remove (None) the mark of an installation, durably."""
     group.stage(keys.STATE, keys.installing_key(business), None if mark is None else copies.encode_mark(mark))
     group.durable = True

@@ -17,9 +17,9 @@ from venus.replication.records import Leadership, LiveBroker, Member, Policy
 
 
 class ClusterView:
-    """The cluster as of one read of the coordinator. `sites` has brokers that are not alive as well.
+    """The cluster as of one read of the coordinator. `sites` also has brokers that are not alive.
 
-    Counts include what was placed by this view.
+    Counts include the replicas that were placed by this view.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ClusterView:
 
     @cached_property
     def leaders(self) -> LeaderSchedule:
-        """The brokers by what they lead."""
+        """Order of the brokers by the businesses that they lead."""
         return LeaderSchedule(self._records, self.live)
 
     @cached_property
@@ -141,7 +141,7 @@ def replace_draining(known: Leadership, view: ClusterView) -> Leadership | None:
 def replace_crowded(known: Leadership, view: ClusterView) -> Leadership | None:
     """Return the record with an additional replica at a free site in place of one of two at one site; None = as it is.
 
-    One replica is replaced at a time, one that does not lead, and first one that is not in sync.
+    One replica is replaced at a time. It does not lead, and replicas that are not in sync come first.
     """
     stay = known.staying_replicas
     sites = Counter(view.site_of(name) for name in stay)
@@ -157,7 +157,7 @@ def replace_crowded(known: Leadership, view: ClusterView) -> Leadership | None:
 
 
 class Rebalancer:
-    """Automatic balance of leaders, then of replicas, by what all brokers read in the same records."""
+    """Automatic balance of leaders, then of replicas, from the records that all brokers read alike."""
 
     def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:
         self._leaders, self._replicas = Balancer(me, uneven_s), ReplicaBalancer(me, uneven_s)
@@ -177,18 +177,18 @@ class Rebalancer:
 
 
 class ReplicaBalancer:
-    """Automatic moves of replicas to a broker that has hardly any, as a new one; one at a time in the cluster.
+    """Automatic moves of replicas, one at a time in the cluster, to a broker with hardly any, such as a new one.
 
-    A leader moves replicas of its own businesses, and never its own replica. The copy comes first: the replica in its
-    place leaves once all others are in sync (`remove_leaving`).
+    A leader moves replicas of its own businesses, and never its own replica. The new copy comes first: the replica that
+    it replaces leaves once all others are in sync (`remove_leaving`).
     """
 
     def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:
         self._me, self._uneven_s = me, uneven_s
-        self._since: float | None = None  # there is such a broker
+        self._since: float | None = None  # since when there is such a broker
 
     def next_record(self, records: Mapping[str, Leadership], view: ClusterView, now: float) -> Leadership | None:
-        """Return a record with a replica that moves; None = none should, or it is another leader's."""
+        """Return a record with a replica that moves; None = none should move, or another broker leads that business."""
         found = _find_replica_move(list(records.values()), view)
         if found is None:
             self._since = None
@@ -228,6 +228,7 @@ def _can_move(known: Leadership, source: str, target: str, view: ClusterView) ->
 
 
 def _replace_replica(known: Leadership, leaving: str, view: ClusterView) -> Leadership | None:
+    """Return the record with a new replica for a leaving one; None = no broker is available."""
     present = [name for name in known.staying_replicas if name != leaving]
     spare = view.choose_replicas(known.business, present, known.replicas, 1)
     if not spare:

@@ -79,11 +79,13 @@ class RecentEntries:
             return fit_values(self._values, at, bytes_max)
 
     def _cut(self, end: int) -> None:
+        """Remove the entries from `end` on."""
         at = max(end - self._first, 0)
         self._nbytes -= sum(map(len, self._values[at:]))
         del self._values[at:]
 
     def _make_room(self) -> None:
+        """Remove the oldest entries beyond the limit."""
         gone = 0
         while self._nbytes > self._bytes_max and gone < len(self._values):
             self._nbytes -= len(self._values[gone])
@@ -241,6 +243,7 @@ class ReplicatedLogs:
             clear_oldest(list(self._recent.values()), RECENTS_BYTES)
 
     def _order_of(self, business: Business) -> int:
+        """Return the newest executed order of a business's replica, 0 if there is none."""
         number, order = self._done.get(business.name, (0, 0))
         return order if number == business.number else 0
 
@@ -389,6 +392,7 @@ class CoreLogs:
         then(fit_values(values[:dense], 0, frame_bytes))
 
     def _submit(self, business: Business, work: Callable[[CommandGroup], None]) -> None:
+        """Queue a command, and log its failure."""
         self._log_failure(self._core.commits.submit(work, line=business))
 
     @staticmethod

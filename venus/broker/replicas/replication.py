@@ -164,6 +164,7 @@ class Replication:
         self._pool.shutdown()
 
     async def _tick(self) -> None:
+        """Advance the timers of the host and the other parts until cancelled."""
         expire_at = time.monotonic() + EXPIRE_EVERY_S
         while True:
             await asyncio.sleep(TICK_S)

@@ -1,4 +1,4 @@
-"""Replication in the status of a broker. Any thread reads it; only the loop changes what it reads."""
+"""Replication in the status of a broker. Any thread reads the status; only the loop changes the state behind it."""
 
 from __future__ import annotations
 
@@ -105,6 +105,7 @@ class ReplicationStatus:
     def _replica(
         self, name: str, known: Leadership, followers: dict[Member, FollowerProgress], replica: Replica
     ) -> broker_pb2.ReplicaStatus:
+        """Describe one replica of a business."""
         live = next((broker for member, broker in self._host.brokers.live.items() if member.broker == name), None)
         found = broker_pb2.ReplicaStatus(
             broker=name,

@@ -141,7 +141,7 @@ def enroll_store(
 ) -> tuple[Member, set[str]]:
     """Make a store a member of a cluster and create records of its businesses. Return the member and these businesses.
 
-    A store that is older than it was becomes a new member.
+    A store that was set back to an older state becomes a new member.
 
     Raises Refused if the cluster has a business of the same name with another history; Unavailable.
     """
@@ -325,5 +325,6 @@ def _remove_records(coordinator: Coordinator | None, broker: str, member: Member
 
 
 def _find_unfinished(store: Store) -> set[str]:
+    """Return the businesses whose installation is unfinished."""
     found = store.scan_prefix(keys.STATE, keys.INSTALLING)
     return {key.removeprefix(keys.INSTALLING).decode() for key, _ in found}

@@ -139,6 +139,7 @@ class AccessControl:
         return [*found, *([f"the audit log cannot be written: {self.audit.problem}"] if self.audit.problem else [])]
 
     def _refuse(self, peer: Peer, method: str, error: Denied) -> None:
+        """Count a refused call, write it to the audit log, and raise its error."""
         if self.refusals.record_refusal(peer.identity.name, method):
             self.audit.write(who=peer.name, where=peer.where, what=method, result="refused", error=str(error))
         raise error
@@ -240,6 +241,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return guard_call
 
     def _guard_stream(self, method: str, call: Call, serve: Serve) -> Serve:
+        """Wrap the handler of a stream in the access checks."""
+
         async def guard_call(requests: Any, context: Any) -> Any:
             peer = await self._admit(method, call, context)
             if peer is None:
@@ -253,6 +256,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return guard_call
 
     def _guard_unary(self, method: str, call: Call, serve: Serve, kind: type[Message]) -> Serve:
+        """Wrap the handler of a call with one request in the access checks."""
+
         async def guard_call(data: bytes, context: Any) -> Any:
             async with abort_on_error(context):
                 peer = self._access.peer_of(context)
@@ -292,6 +297,7 @@ class FirstFrameContext:
 
 
 def _parse(kind: type[Message], data: bytes) -> Message:
+    """Parse a request; invalid bytes become an empty message."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -299,6 +305,7 @@ def _parse(kind: type[Message], data: bytes) -> Message:
 
 
 def _make_handler(handler: Handler, serve: Callable[..., Any]) -> Handler:
+    """Return a handler of the same kind that calls `serve`."""
     make: Any = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,

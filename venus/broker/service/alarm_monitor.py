@@ -117,6 +117,7 @@ class AlarmMonitor:
             self._history.shift_times(by_s)
 
     def _now(self, now_s: float) -> ClockReading:
+        """Return the reading of this broker's clock for the alarms."""
         return ClockReading(us=int(now_s * 1e6), set_back_us=int(self._set_back_s * 1e6))
 
     def describe_alarms(self, status: broker_pb2.BrokerStatus) -> list[dict[str, Any]]:
@@ -150,6 +151,7 @@ class AlarmMonitor:
         return self._notifier.states()
 
     def _alarm_starts(self) -> dict[Key, float]:
+        """Return since when each active alarm has been active."""
         return {alarm.key: alarm.since_s for alarm in self._book.active_alarms()}
 
 

@@ -28,14 +28,14 @@ from venus.errors import ConfigError, Denied, Diverged, Overloaded, Refused, Una
 from venus.rpc import limits
 from venus.wire import broker_pb2
 
-#: Requests at once: of the connections that the server accepts, others must remain.
+#: Maximum requests at once; the rest of the server's connections stays free for other requests.
 REQUESTS_MAX = 32
 CREDIT_BYTES = 1 << 20
-#: How long a connection may be silent; proxies close those that are.
+#: Interval of comments on a silent connection, because proxies close silent ones.
 COMMENT_S = 15.0
 #: After this time a browser connects again.
 RETRY_MS = 2000
-#: Frames that wait for the connection.
+#: Limit of the frames that wait for the connection.
 _FRAMES_MAX = 4
 _NUMBER = 1
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Accel-Buffering": "no"}
@@ -134,6 +134,7 @@ class ChangeEvents:
         return WantedEvents(first, subscription, columns, resumes=subscription.offset >= 0)
 
     def _only_business(self) -> str:
+        """Return the broker's only business, "main" if there are none or several."""
         names = [business.name for business in self._delivery.core.catalogue.list_stored()]
         return names[0] if len(names) == 1 else "main"
 
@@ -163,7 +164,7 @@ class ChangeEvents:
         return StreamingResponse(all_events(), media_type="text/event-stream", headers=_HEADERS)
 
     async def _events(self, request: Request, wanted: WantedEvents) -> AsyncGenerator[str, None]:
-        """Yield the text of events; the first once the subscription has begun. Raises what it begins with."""
+        """Yield the text of events; the first once the subscription has begun. Raises the error that it begins with."""
         where = f"{request.client.host}:{request.client.port}" if request.client else "unknown"
         try:
             try:
@@ -185,6 +186,7 @@ class ChangeEvents:
             self._requests -= 1
 
     async def _stream(self, wanted: WantedEvents, where: str) -> AsyncGenerator[str, None]:
+        """Yield the text of events and, while there are none, comments."""
         listener, view = _HttpListener(wanted.first, where), SubscriptionView(_NUMBER)
         serving = asyncio.create_task(self._delivery.serve_listener(listener))  # type: ignore[arg-type]
         has_begun = False

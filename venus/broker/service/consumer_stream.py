@@ -1,8 +1,9 @@
 """One consumer's stream: increments from an offset on, after the full data if the consumer asks for it.
 
 A consumer grants credit in bytes. The stream reads only what it may send, so a stopped consumer holds one frame at
-most. A commit wakes the subscribers of its business; one frame carries everything committed meanwhile. If the only one
-is in this process and has everything before, the committing thread sends the commit itself (`send_at_once`).
+most. A commit wakes the subscribers of its business; one frame carries everything that was committed since the last
+one. If the only subscriber is in this process and has everything before the commit, the committing thread sends it
+itself (`send_at_once`).
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class ConsumerStream:
         #: A part of the credit. It shrinks while the consumer takes nothing.
         self.window = DeliveryWindow(wanted.credit_bytes, traffic.admission.limits.slow_consumer_s)
         self._credit = Credit(wanted.credit_bytes)
-        self._mark: tuple[int, float] | None = None  # an offset that was not acknowledged at a time
+        self._mark: tuple[int, float] | None = None  # an offset, and when it was not acknowledged yet
         self._acknowledged = wanted.offset
         self._position = wanted.offset
         self.is_transient = wanted.transient
@@ -96,7 +97,7 @@ class ConsumerStream:
         self._eof = False
         self._token = 0  # of the attachment
         self._follows = False  # whether the consumer had everything before the newest commit
-        self._turn = threading.Lock()  # of whichever thread sends, and while credit changes
+        self._turn = threading.Lock()  # held by the thread that sends, and while credit changes
         self._rests = False  # whether the event loop sends nothing, and the committing thread may
         self._read_replicas, self._own_address = read_replicas, own_address
         self._fill = (0, 0)  # number of the business, and at a mirror the full data that the increments follow
@@ -183,6 +184,7 @@ class ConsumerStream:
         )
 
     def _detach(self, attaching: asyncio.Future[int]) -> None:
+        """Detach the stream in the background if its attachment succeeded."""
         if not attaching.cancelled() and attaching.exception() is None:
             self._bridge.run_in_background(
                 Lane.CONTROL, self._core.subscriptions.detach, self.business, self.group, attaching.result()
@@ -300,7 +302,7 @@ class ConsumerStream:
         return self._build_frame(result)
 
     def _build_frame(self, result: ReadResult) -> broker_pb2.DeliveryFrame | None:
-        """Return a frame with what the credit allows of this; None if that is nothing."""
+        """Return a frame with as much of the result as the credit allows; None if it allows nothing."""
         going: list[broker_pb2.Increment] = []
         left = len(result.increments)
         for increment in result.increments:
@@ -349,7 +351,7 @@ class ConsumerStream:
 
     @property
     def _can_read_here(self) -> bool:
-        """Whether reading needs no thread: the newest commit is in memory, and nothing of it is rewritten."""
+        """Whether reading needs no thread: the newest commit is in memory, and none of it is rewritten."""
         return self._follows and not (self._only is not None and self._only.is_rewritten)
 
     @property
@@ -365,6 +367,7 @@ class ConsumerStream:
         return self._credit.allows(nbytes) and (nbytes <= self.window.room or not self.window.outstanding)
 
     def _spend(self, nbytes: int) -> None:
+        """Count sent bytes against the credit and the window."""
         self._credit.spend(nbytes)
         self.window.on_sent(nbytes, self._traffic.monotonic())
 

@@ -115,7 +115,8 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
     def _on_published(self, business: str, next_offset: int) -> None:
         """Send a commit to the only consumer of a business, or let the event loop do so. In the committing thread."""
         sole = self._sole.get(business)
-        # a consumer that has arrived meanwhile reads up to this commit, unless it was there before
+        # a consumer that arrives during the call finds this commit in the queue, unless it was registered before the
+        # call
         if sole is None or not sole.send_at_once(next_offset) or self._sole.get(business) is not sole:
             self.bridge.post(self._on_commit, business, next_offset)
 
@@ -139,6 +140,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
             stream.on_judged(judged)
 
     def _on_refill(self, number: int) -> None:
+        """End the listeners' streams of a mirror whose full data is loaded again."""
         error = Unavailable("this mirror takes the full data again; connect again")
         for stream in self.listeners.of_business(self.core.catalogue.find_name(number)):
             stream.end(error)
@@ -154,6 +156,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
         yield from self.listeners
 
     def _of_business(self, business: str) -> list[AnyStream]:
+        """Return all streams of a business: of consumers and of listeners."""
         return [*self.streams.of_business(business), *self.listeners.of_business(business)]
 
     def end_all(self) -> None:

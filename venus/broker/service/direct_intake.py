@@ -1,11 +1,10 @@
 """Small half messages and COMMITs of a client in this process, without the event loop (VENUS 3.3, figure 4).
 
-With few changes, a transaction costs less for its work than for the threads that wake each other. So the client's
-thread hands a small half message, and the COMMIT of what is on disk, to the core itself. It also writes the half
-message if the commit thread rests (`carry_out`), because it waits for it anyway; after a COMMIT it reads the next cut.
-The thread that wrote gives the client its answer, and the event loop records that with the next call that wakes it.
-Everything unusual takes the way of frames (producer_stream.py): a limit or a degraded lane, a damaged body, an answer
-that is missing, a refusal.
+The work of a small transaction costs less than the threads that wake each other for it. So the client's thread hands a
+small half message, and the COMMIT of what is on disk, to the core itself. It also writes the half message if the commit
+thread rests (`carry_out`), because it waits for it anyway; after a COMMIT it reads the next cut. The thread that wrote
+gives the client its answer, and the event loop records that with the next call that wakes it. Everything unusual goes
+through frames (producer_stream.py): a limit or a degraded lane, a damaged body, a missing answer, a refusal.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Settle = Callable[[Future[Any], int], None]
 
 
 class ServedProducer(Protocol):
-    """The stream of the client (producer_stream.py). Only the event loop uses it, except for the first four."""
+    """The stream of the client (producer_stream.py). Only the event loop uses it, except for the first four members."""
 
     business: str
     epoch: int
@@ -46,7 +45,7 @@ class ServedProducer(Protocol):
         ...
 
     def begin_flight(self, newest: int = 0) -> int:
-        """Count what the core was given; return its number. `newest`: the newest half message in it."""
+        """Count a command that the core was given; return its number. `newest`: the newest half message in it."""
         ...
 
     def on_settled(self, done: Future[Any], number: int, settle: Settle) -> None:
@@ -108,7 +107,7 @@ class DirectIntake:
     def carry_out(self) -> None:
         """Carry out the half message, or let the commit thread do so. The client's lock is free.
 
-        An ended stream does so too: the core has the command.
+        This works for an ended stream too, because the core has the command.
         """
         self._core.producers.carry_out_here()
 
@@ -122,7 +121,7 @@ class DirectIntake:
     ) -> bool:
         """Hand a command to the core. The core answers the client, and the event loop records the result later.
 
-        The stream cannot end in between, for then it has left the business in the core.
+        The lock keeps the stream from ending in between: an ended stream has released the business.
         """
         stream, numbers, is_locked = self._stream, list[int](), [threading.get_ident()]
         with self._lock:

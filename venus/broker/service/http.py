@@ -32,7 +32,7 @@ from venus.wire import broker_pb2
 #: A health check result: why the broker cannot work ("" if it can), and its alarms.
 HealthResult = tuple[str, list[str]]
 
-#: A health check result is valid for this long. A request that finds one half as old also starts a new check.
+#: A health check result is valid for this long. A request that finds a result half as old also starts a new check.
 FRESH_S = 1.0
 
 
@@ -129,6 +129,7 @@ class Pages:
         return check_first
 
     def _refusal(self, request: Request, listens: broker_pb2.ListenerFrame | None = None) -> VenusError | None:
+        """Return why a client may not see a page, None if it may."""
         where = f"{request.client.host}:{request.client.port}" if request.client else "unknown"
         certificate = getattr(request.state, CERTIFICATE, None)
         authorization = request.headers.get("authorization", "")
@@ -268,6 +269,7 @@ class HttpServer:
 
 
 def _bind(listen: str) -> GuardedListener:
+    """Return a socket that listens at an address. Raises ConfigError."""
     host, _, port = listen.rpartition(":")
     try:
         made = socket.create_server(

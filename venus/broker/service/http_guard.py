@@ -32,8 +32,8 @@ HEAD_S = 5.0
 ANSWER_S = 30.0
 
 
-#: Where a request's state holds the client's certificate (PEM), None without one, and a function for an answer without
-#: an end: it replaces the time-out with that of a client which has not read what was sent, and takes what to call then.
+#: Keys of a request's state: the client's certificate (PEM; None without one), and a function for an answer without an
+#: end. It replaces the time-out with one for a client that does not read, and takes the call to make then.
 CERTIFICATE, LIMIT_UNREAD = "certificate", "limit_unread"
 
 
@@ -139,8 +139,9 @@ class GuardedProtocol(H11Protocol):
             self._lift_deadline()
 
     def _limit_unread(self, seconds: float, on_unread: Callable[[], None]) -> None:
+        """Limit the time for which the client may leave an endless answer unread."""
         self._unread_s, self._on_unread = seconds, on_unread
-        if self.flow.write_paused:  # by the answer before, which the client has not read
+        if self.flow.write_paused:  # by the previous answer, which the client has not read
             self._set_deadline(seconds)
         else:
             self._lift_deadline()
@@ -150,6 +151,7 @@ class GuardedProtocol(H11Protocol):
         self._deadline = self.loop.call_later(seconds, self._abort)
 
     def _lift_deadline(self) -> None:
+        """Remove the deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
 

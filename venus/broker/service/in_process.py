@@ -34,7 +34,7 @@ class InProcessContext:
     def __init__(self, stream: InProcessStream[Any, Any]) -> None:
         self._stream = stream
         self._ready = asyncio.Event()
-        #: Take a small message in the client's thread, if they return True. The handler of a producer sets them.
+        #: Each takes a small message in the client's thread, or returns False. The handler of a producer sets them.
         self.on_half: Callable[[broker_pb2.Half], bool] = lambda _: False
         self.on_commit: Callable[[broker_pb2.Decision], bool] = lambda _: False
         #: Writes the half message that was taken, in the client's thread if possible.
@@ -65,7 +65,7 @@ class InProcessContext:
                     timer.cancel()
 
     async def write(self, frame: Any) -> None:
-        """Hand a frame to the client. One that refuses it has ended the stream, as if its connection were lost."""
+        """Hand a frame to the client. A client that refuses it has ended the stream, as if its connection were lost."""
         try:
             self._stream.put(frame)
         except VenusError as error:
@@ -125,7 +125,7 @@ class InProcessServer:
             self._serving = False
 
     async def stop(self) -> None:
-        """Wait until all streams, which were ended, are over; cancel those that take too long."""
+        """Wait until all streams, which were asked to end, have ended; cancel streams that take too long."""
         await wait_for_tasks(self._tasks)
 
 
@@ -206,7 +206,7 @@ async def run_handler(handler: Handler, context: Any) -> VenusError | None:
 
 
 async def wait_for_tasks(tasks: set[asyncio.Task[None]]) -> None:
-    """Wait until all streams, which were ended, are over; cancel those that take too long."""
+    """Wait until all streams, which were asked to end, have ended; cancel streams that take too long."""
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=STOP_GRACE_S)
         for task in late:

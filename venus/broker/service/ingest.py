@@ -1,9 +1,9 @@
 """The Ingest service: admits one producer at a time for each business (VENUS 3.2, 3.3).
 
 A producer is live as long as its stream. A killed process loses its stream at once; a frozen or unreachable machine
-stops answering keepalive and loses it after that time. A newcomer waits at most that long: until the stream ends, or
-until the current producer sends something, which a working producer does with every heartbeat. Only the broker's
-monotonic clock decides.
+stops answering keepalive and loses it after the keepalive timeout. A newcomer waits at most that long: until the stream
+ends, or until the current producer sends something, which a working producer does with every heartbeat. Only the
+broker's monotonic clock decides.
 
 `ask_for_reviews` sends reviews of undecided half messages on the live stream of the current epoch. Only delivered
 reviews count; without a producer no review is sent and no half message is discarded.
@@ -35,7 +35,7 @@ from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import check_frame_seal
 from venus.wire import broker_pb2, broker_pb2_grpc
 
-#: Between two checks of the current producer.
+#: Interval between two checks of the current producer.
 LOOK_S = 0.05
 
 
@@ -70,7 +70,7 @@ async def wait_for_holder(
     patience_s: float,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait until no other producer is in the way. Raises Held as soon as another one is known to be alive."""
+    """Wait until no other producer holds the business. Raises Held as soon as another one is known to be alive."""
     asked_at = monotonic()
     while (holder := live.get(init.business)) is not None and must_wait(holder, init):
         if holder.heard_at > asked_at or monotonic() - asked_at >= patience_s:
@@ -79,6 +79,7 @@ async def wait_for_holder(
 
 
 def _held_error(holder: CurrentProducer, now: float) -> Held:
+    """Return the error for a producer that must not replace the current one."""
     since = datetime.fromtimestamp(holder.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     heard_s = max(0.0, now - holder.heard_at)
     return Held(
@@ -139,6 +140,7 @@ class IngestService(broker_pb2_grpc.IngestServicer):
                     return await self._open(context, init)
 
     async def _open(self, context: StreamContext, init: broker_pb2.Init) -> ProducerStream:
+        """Check and initialise a producer, and return its registered stream."""
         if self.service_status.network is not None:
             self.service_status.network.check_producer(init.business)
         await self._gate.admit_producer(init.business)
@@ -157,6 +159,7 @@ class IngestService(broker_pb2_grpc.IngestServicer):
         return stream
 
     def _enter(self, stream: ProducerStream) -> None:
+        """Register a stream as the live producer; end an older one. Raises Fenced if a newer one is there."""
         older = self.live.get(stream.business)
         if older is not None and older.epoch > stream.epoch:
             raise Fenced(f"a newer producer of {stream.business} has taken over")
@@ -166,6 +169,7 @@ class IngestService(broker_pb2_grpc.IngestServicer):
             older.end(Fenced(f"{stream.producer} has taken over business {stream.business}"))
 
     def _leave(self, stream: ProducerStream) -> None:
+        """Remove an ended stream, unless a newer one has taken its place."""
         if self.live.get(stream.business) is stream:
             del self.live[stream.business]
             del self.service_status.producers[stream.business]
@@ -196,7 +200,7 @@ class IngestService(broker_pb2_grpc.IngestServicer):
 logger = logging.getLogger(__name__)
 
 REVIEW_EVERY_S = 0.25
-#: The same while nothing is undecided; less if a first review is due within four of these intervals.
+#: Interval of reviews while nothing is undecided; less if a first review is due within four of these intervals.
 QUIET_EVERY_S = 1.0
 
 

@@ -3,7 +3,7 @@
 A subscription begins with the full data, at a position, or now. It is registered for live matching first. Then it reads
 the queue up to the first live batch, so no change is missed or comes twice. Live changes wait in the stream up to
 `LIVE_BYTES_MAX`. A client that reads slowly loses them and reads the queue again from its position, at its own pace.
-One that reads nothing for `listener_s` is cut, and its position is in the error.
+A client that reads nothing for `listener_s` is cut off; the error has its position.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ListenerStream:
 
     @property
     def position(self) -> str:
-        """The position of its live subscriptions, as a client gives it back."""
+        """The position of its live subscriptions, in the form in which a client returns it."""
         return f"{self._position[0]}-{self._position[1]}"
 
     def end(self, error: VenusError) -> None:
@@ -156,7 +156,7 @@ class ListenerStream:
     def on_judged(self, judged: JudgedBatch) -> None:
         """Handle the result of matching a batch."""
         changes, own = judged.changes.pop(self, ()), own_news(judged, self)
-        is_concerned = changes or own.ended or own.reloads  # also a subscription that is registered, and not live yet
+        is_concerned = changes or own.ended or own.reloads  # also for a subscription that is registered, not live
         if is_concerned or (self._live and (judged.is_gap or judged.schemas)):
             self._waiting.add(own, changes)
             self._wake.set()
@@ -191,7 +191,7 @@ class ListenerStream:
         self._kept.advance(self._position[0])
 
     def _keep_live(self, changes: broker_pb2.ChangedRows, judged: JudgedBatch) -> broker_pb2.ChangedRows | None:
-        """Remove what a subscription read before it became live, and subscriptions that are not live any more."""
+        """Remove changes that a subscription read before it became live, and subscriptions that are no longer live."""
         changes.committed_at_us = judged.committed_at_us
         if judged.base_offset >= self._newest_start and not judged.reloads:
             return changes
@@ -221,7 +221,7 @@ class ListenerStream:
             self._position = max(self._position, (judged.next_offset, judged.epoch))
 
     async def _read_gap(self, end: int) -> None:
-        """Read a gap of live matching again, up to an offset; of a later subscription only the part after its start."""
+        """Read a gap of live matching again, up to an offset; for a later subscription, only after its start."""
         together: dict[tuple[int, int], list[WantedSubscription]] = {}
         for one in self._live.values():
             if (start := max(one.start, self._position[0])) < end:

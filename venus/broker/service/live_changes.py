@@ -40,7 +40,7 @@ class LiveBatch:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A subscription that begins at an offset, with all rows, or now; by the name of its table or, again, by its id."""
+    """A subscription that begins at an offset, with all rows, or now; a restarted one has `table_id`."""
 
     wanted: WantedSubscription
     offset: int

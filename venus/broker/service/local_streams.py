@@ -58,7 +58,7 @@ class LocalServer:
         return len(self._tasks)
 
     async def start(self, address: str) -> None:
-        """Listen; return if that is not possible: then clients use gRPC."""
+        """Listen. If that is not possible, return without an error: clients then use gRPC."""
         self._address = address
         listening = listen_at(address)
         if listening is None:
@@ -85,7 +85,7 @@ class LocalServer:
             self._server = None
 
     async def stop(self) -> None:
-        """Wait until all streams, which were ended, are over; cancel those that take too long."""
+        """Wait until all streams, which were asked to end, have ended; cancel streams that take too long."""
         await wait_for_tasks(self._tasks)
 
 
@@ -100,7 +100,7 @@ class LocalContext(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._pinged_at: float | None = None  # since the client was heard last
+        self._pinged_at: float | None = None  # the first ping since the client was last heard
         self._has_all = self._is_paused = False
         self._arrived, self._writable = asyncio.Event(), asyncio.Event()
         self._writable.set()
@@ -108,7 +108,7 @@ class LocalContext(asyncio.Protocol):
     # -- the connection --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Greet a process of the own user; cut any other one."""
+        """Greet a process of the own user; disconnect any other one."""
         self._transport: asyncio.Transport = transport
         connected = transport.get_extra_info("socket")
         if not is_own_user(connected):
@@ -169,6 +169,7 @@ class LocalContext(asyncio.Protocol):
         self._handler, self._parse = self._server.handlers[method], frame_opener(stream_types(method)[0])
 
     def _take(self, content: bytes) -> None:
+        """Queue a frame for the handler, and start the handler with the first one."""
         if self._handler is None or self._has_all:
             raise ProtocolError("a frame came before its local stream was opened, or after its end")
         if self._task is None:
@@ -189,9 +190,9 @@ class LocalContext(asyncio.Protocol):
         return min(silence_s / 2, timeout_s / 2, max(CHECK_S_MIN, due - now))
 
     def _check(self) -> None:
-        """Cut a client that opens no stream or answers no ping. One that is not read now gets a sign of life.
+        """Cut a client that opens no stream or answers no ping. A client that is not being read gets a sign of life.
 
-        Its silence alone is no reason: the broker may not have run, or not have read, for as long.
+        Silence alone is no reason to cut a client: the broker itself may not have run or read for that long.
         """
         if self._transport.is_closing():
             return
@@ -209,6 +210,7 @@ class LocalContext(asyncio.Protocol):
         asyncio.get_running_loop().call_later(self.next_check_s(now), self._check)
 
     def _send_sign(self, kind: PieceKind) -> None:
+        """Send a ping or its answer to a client that reads."""
         if self._writable.is_set():  # a client that does not read needs no answer
             self._transport.write(build_piece(kind))
 

@@ -104,7 +104,7 @@ BUSINESS_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.BusinessStatus], flo
     ("venus_tables", "Tables with committed changes", lambda b: b.tables_total),
 )
 
-#: Gauges of what is kept for readers that are not known, with retain = "measured".
+#: Gauges of the part of the queue kept for unknown readers, with retain = "measured".
 RETENTION_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.RetentionStatus], float]], ...] = (
     ("venus_retained_bytes", "Bytes kept for readers that are not known", lambda r: r.bytes),
     ("venus_write_bytes_per_second", "Bytes written a second, of the last half minute", lambda r: r.bytes_per_s),

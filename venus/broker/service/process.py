@@ -323,7 +323,7 @@ def announcer(data_dir: Path) -> Callable[[Addresses], None]:
 
 
 def prepare_process() -> None:
-    """Set what a broker needs of its process. Call it before any of its threads starts."""
+    """Set the process-wide options that a broker needs. Call it before any of its threads starts."""
     raise_descriptor_limit()  # connections must not use up the store's descriptors
     share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

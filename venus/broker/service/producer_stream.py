@@ -161,7 +161,7 @@ class ProducerStream:
         self._eof = False
         self._in_flight = 0
         self._intake = Intake(max([ack.last_batch, *(half.batch_no for half in ack.undecided)]))
-        self._sends_small = True  # the newest half messages were
+        self._sends_small = True  # the newest half messages were small
         self._mismatches = 0
         self._decompressor = BodyDecompressor()
 
@@ -243,6 +243,7 @@ class ProducerStream:
             self._ask_again("a frame's seal is broken")
 
     async def _take(self, frame: broker_pb2.ProducerFrame) -> None:
+        """Process a frame; decisions on earlier batches do not wait for its half messages."""
         if frame.HasField("report"):
             self._service.service_status.reports.record(self.business, SOURCE, frame.report, now_us())
             self._core.producers.record_fill(self.business, is_filling=bool(frame.report.figures.fills))
@@ -278,6 +279,7 @@ class ProducerStream:
         await self._submit(good)
 
     def _count_skipped(self, count: int) -> None:
+        """Count half messages that the stream does not take now."""
         if count:
             self._core.producers.count(self.business, "skipped_halves", count)
 
@@ -290,6 +292,7 @@ class ProducerStream:
         return ShippedHalf(batch_no=message.batch_no, digest=message.digest, body=body) if whole else None
 
     def _ask_again(self, reason: str) -> None:
+        """Count a damaged half message, and ask for it again. Raises DigestMismatch after several."""
         batch_no = self._intake.newest + 1  # the number in a damaged message cannot be trusted
         self._core.producers.count(self.business, "digest_mismatches", 1)
         self._mismatches += 1
@@ -302,6 +305,7 @@ class ProducerStream:
         self.outbox.request_resend(self._intake.request_again(batch_no), reason)
 
     async def _submit(self, halves: list[ShippedHalf]) -> None:
+        """Admit half messages by the limits, and pass them on in pieces."""
         if not halves:
             return
         traffic, nbytes = self._service.traffic, _total_bytes(halves)
@@ -317,10 +321,11 @@ class ProducerStream:
                 await self._hand_in(piece, received)
 
     async def _hand_in(self, halves: Sequence[ShippedHalf], received: ReceivedFrame) -> None:
+        """Wait for a slot of the disk, then give half messages to the core."""
         traffic, first, nbytes = self._service.traffic, halves[0].batch_no, _total_bytes(halves)
         asked_at = traffic.monotonic()
         turn = await traffic.wait_for_slot(self.business, self.producer, nbytes)
-        if not self._intake.can_take(first):  # an earlier one was refused meanwhile: both come again
+        if not self._intake.can_take(first):  # an earlier one has been refused: both will be sent again
             traffic.unsaved.release_slot(turn)
             self._count_skipped(len(halves))
             return
@@ -335,6 +340,7 @@ class ProducerStream:
         )
 
     def _throttle(self, pause_ms: int, *, taken: bool) -> None:
+        """Ask the producer to pause, and count that."""
         self.outbox.throttle(pause_ms, taken=taken)
         self._core.producers.count(self.business, "throttles", 1)
 
@@ -350,16 +356,18 @@ class ProducerStream:
             )
 
     def _take_committed(self, frame: broker_pb2.ProducerFrame) -> None:
+        """Pass the source's committed position on to the core."""
         if frame.HasField("committed"):
             skip = self._core.producers.skip_lost(self.business, frame.committed)
             self._hand_over(skip, self.on_decision_done, newest=frame.committed.last_batch)
 
     def _hand_over(self, future: Future[Any], settle: Callable[[Future[Any], int], None], newest: int = 0) -> None:
+        """Have the result of a command processed in the loop once the core has resolved it."""
         number = self.begin_flight(newest)
         self._service.bridge.call_when_done(future, lambda done: self.on_settled(done, number, settle))
 
     def begin_flight(self, newest: int = 0) -> int:
-        """Count what the core was given; return its number. `newest`: the newest half message in it."""
+        """Count a command that the core was given; return its number. `newest`: the newest half message in it."""
         self._in_flight += 1
         return self._intake.record_submission(newest)
 

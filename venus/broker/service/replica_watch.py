@@ -22,7 +22,7 @@ class ReplicaWatch:
     def to_messages(self) -> list[broker_pb2.ReadReplica]:
         """Return the replicas as the consumer gets them.
 
-        A consumer refuses a site that is no name (venus/rpc/limits.py), and an older broker may have such a one.
+        An older broker may report a site that is no valid name, which a consumer refuses (venus/rpc/limits.py).
         """
         sites = {address: site if is_name(site) else "" for address, site in self.given.items()}
         return [broker_pb2.ReadReplica(address=address, site=site) for address, site in sites.items()]

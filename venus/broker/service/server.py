@@ -119,7 +119,7 @@ class GrpcServer:
     async def start_local(self, own: str, port: int) -> None:
         """Serve local streams, unless clients have roles or reach this broker through something else.
 
-        A broker that says that it serves has started them already, so that no client stays with gRPC by chance.
+        They start before the broker reports that it serves, so that no client stays with gRPC by chance.
         """
         if self._access.files is None and is_loopback_address(own) and int(own.rpartition(":")[2]) == port:
             await self.local.start(own)

@@ -110,6 +110,7 @@ class AdapterReports:
         return found
 
     def _drop_expired(self, entry: broker_pb2.BusinessStatus) -> None:
+        """Drop the reports of groups that the broker no longer knows."""
         known = {SOURCE, *(consumer.group for consumer in entry.consumers)}
         for (business, group), reported in list(self._reported.items()):
             # a connected group may have arrived after this status was made

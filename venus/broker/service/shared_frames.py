@@ -46,6 +46,7 @@ class Turnstile:
         await turn
 
     def _let_through(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the next streams run, and schedule the ones after them."""
         left = self._at_once
         while self._waiting and left:
             turn = self._waiting.popleft()
@@ -59,7 +60,7 @@ class Turnstile:
 
 #: Limit of kept bytes, for all businesses together.
 BYTES_MAX = 16 << 20
-#: Overhead of a kept frame beside its bytes.
+#: Overhead of a kept frame in addition to its bytes.
 ENTRY_BYTES = 512
 #: Cost of a frame for broker and network, however small it is. It sets the pace of many consumers.
 PACE_S = 0.0001
@@ -79,7 +80,7 @@ class FrameKey:
     #: Credit that the frame may use; a single message may use more.
     bytes_max: int
     where: tuple[RowFilter, ...] = ()
-    #: Number of the business, and at a mirror its full data: in another one, an offset holds something else.
+    #: Number of the business, and at a mirror its full data: in other full data, an offset holds something else.
     fill: tuple[int, int] = (0, 0)
     #: Whether its columns are masked, for a set below.
     is_masked: bool = False
@@ -167,7 +168,7 @@ class SharedFrames:
         return self.streams[business] > 1
 
     def has_many_readers(self, business: str) -> bool:
-        """Return whether a business has enough readers that they must take turns."""
+        """Return whether a business has so many readers that they must take turns."""
         return self.streams[business] >= PACED_MIN
 
     def pause_s(self, business: str, now: float) -> float:
@@ -213,6 +214,7 @@ class SharedFrames:
         return self._keep(business, wanted, made)
 
     def _on_read(self, wanted: FrameKey, done: asyncio.Task[SharedFrame]) -> None:
+        """Forget a finished read."""
         del self._reading[wanted]
         if not done.cancelled():
             done.exception()  # the waiting callers raise it
@@ -223,6 +225,7 @@ class SharedFrames:
         return encode_frame(wanted, read(), tail)
 
     def _keep(self, business: Business, wanted: FrameKey, made: SharedFrame) -> SharedFrame:
+        """Keep a frame if other consumers may need it; drop the oldest frames beyond the limit."""
         self._forget(wanted)
         if self.can_share(wanted.business) and made.next_offset > wanted.position:
             self._kept[wanted] = business, made
@@ -234,6 +237,7 @@ class SharedFrames:
         return made
 
     def _forget(self, wanted: FrameKey) -> None:
+        """Drop a kept frame."""
         found = self._kept.pop(wanted, None)
         if found is None:
             return

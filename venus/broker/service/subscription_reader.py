@@ -33,7 +33,7 @@ from venus.wire import broker_pb2
 
 #: The offset of a subscription that begins with all rows, and of one that begins now.
 ROWS, NOW = -1, -2
-#: Bytes that are read again at once.
+#: Limit of bytes in one step of a replay.
 REPLAY_BYTES = 1 << 20
 
 #: Offset and epoch.
@@ -104,6 +104,7 @@ class SubscriptionReader:
     async def _split(
         self, snapshot: broker_pb2.Snapshot, split: broker_pb2.Split, wanted: WantedSubscription, bytes_max: int
     ) -> AsyncIterator[broker_pb2.ChangesFrame]:
+        """Yield frames with the rows of one split inside a predicate."""
         request = broker_pb2.ReadSplitRequest(
             snapshot_id=snapshot.snapshot_id, split=split, chunk_bytes=min(FRAME_BYTES, max(1, bytes_max))
         )
@@ -183,7 +184,7 @@ class KeptQueue:
         return self._core.subscriptions.attach(self._name, self._group, offset, transient=transient)
 
     def _create_group(self, applied: int) -> int:
-        """Attach the new group at what it has applied; another stream may have created it meanwhile."""
+        """Attach the new group at the offset that it has applied; another stream may already have created it."""
         business = self._core.catalogue.find(self._name)
         with business.lock:
             known = business.consumers.get(self._group)
@@ -225,6 +226,7 @@ class KeptQueue:
         self._token = 0
 
     def _detach_later(self, token: int) -> None:
+        """Detach an attachment in the background."""
         if token:
             self._bridge.run_in_background(Lane.CONTROL, self._detach, token)
 

@@ -196,7 +196,7 @@ class Traffic:
         self._core.precedence.on_answer(business, took_s, done_at, asked_at=asked_at)
 
     def _behind_bytes(self, business: str, now: float) -> int:
-        """Return how far the full data is behind; 0 if that of this business hardly is. The sum is cached."""
+        """Return how many bytes the full data lags in total; 0 if this business hardly lags. The sum is cached."""
         if now - self._behind_at >= BEHIND_EVERY_S:
             self._behind, self._behind_at = self._core.materialiser.behind_by_business(), now
             self._behind_sum = sum(self._behind.values())

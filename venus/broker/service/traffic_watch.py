@@ -30,7 +30,7 @@ from venus.rpc.event_loop import LoopBridge
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.25
-#: So many samples make a reading; the latency of the loop is their median.
+#: This many samples make a reading; the latency of the loop is their median.
 LOOKS = 4
 #: While the broker is quiet, one sample makes a reading, after this time.
 QUIET_LOOK_S = 2.0
@@ -142,6 +142,7 @@ class TrafficWatch:
         self._core.scrub.is_degraded = self._traffic.has_degraded(Lane.DETAILS)
 
     def _readings(self, late_s: float, machine: dict[str, float], rested_s: float) -> dict[str, float]:
+        """Return the readings that may degrade lanes, by resource."""
         commits, space = self._core.commits, self._core.space
         stuck_s = max(0.0, commits.silent_s(time.monotonic()) - LOOK_S)
         return {
@@ -168,6 +169,7 @@ class TrafficWatch:
         return machine_percent if own_percent >= OWN_CPU_PART * machine_percent else 0.0
 
     def _facts(self, machine: dict[str, float], consumers: list[WatchedConsumer], now: float) -> dict[str, float]:
+        """Return the readings for the health rules."""
         found = {
             "crash": float(self._running.crashed.pop() if self._running.crashed else 0),
             "silence": self._core.commits.silent_s(time.monotonic()),
@@ -187,7 +189,7 @@ class TrafficWatch:
 
 
 class CrashMarker:
-    """A file that exists while the broker runs. A broker that finds it at its start follows a crash."""
+    """A file that exists while the broker runs. If a starting broker finds it, the previous process crashed."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Received half messages: which one a producer's stream takes next, and what is in memory or waits for the disk.
+"""Received half messages: which one a producer's stream takes next, and which are in memory or wait for the disk.
 
 `Intake` is the state machine of one stream: it takes half messages in order, or asks for some again.
 
@@ -18,7 +18,7 @@ from venus.flow.write_queue import MemoryShares, WriteQueue, WriteSlot
 
 
 class Intake:
-    """The numbers of one stream."""
+    """The numbers of the half messages of one stream: persisted, handed to the core, and expected next."""
 
     def __init__(self, through: int) -> None:
         self.through = through  # on disk and acknowledged
@@ -28,7 +28,7 @@ class Intake:
         self._void_through = 0  # submissions up to here came before the newest request to send again
 
     def can_take(self, batch_no: int) -> bool:
-        """Return whether the stream takes a half message now. One above the expected one comes again."""
+        """Return whether the stream takes a half message now. One above the expected one will be sent again."""
         return self.expected is None or batch_no <= self.expected
 
     def record_arrival(self, batch_no: int) -> None:
@@ -142,6 +142,7 @@ class UnsavedBytes:
                 reading.set_result(None)
 
     def _wake(self, turns: list[WriteSlot]) -> None:
+        """Wake the frames whose slots were granted."""
         for turn in turns:
             going = self._going.get(turn)
             if going is not None and not going.done():

@@ -117,11 +117,13 @@ class _Contradiction(Exception):
 
 
 def _require(fits: bool, what: str) -> None:
+    """Raise _Contradiction unless `fits`."""
     if not fits:
         raise _Contradiction(what)
 
 
 def _check_finding(store: Store) -> None:
+    """Raise Corruption if the scrub has found damage in this store."""
     found = store.get(keys.STATE, keys.FINDING)
     if found is not None:
         raise damage_error(store.path, found.decode(errors="replace"))
@@ -164,7 +166,7 @@ def _check_halves(store: Store, business: Business) -> None:
 
 
 def _undecided_halves(store: Store, business: Business) -> list[tuple[int, int]]:
-    """Return number and index of the half messages without a decision in the log. All are behind the queue's end."""
+    """Return number and index of the half messages without a decision in the log. All come after the queue's end."""
     prefix = keys.queue_key(business.number, 0)[:4]
     newest = store.find_before(keys.QUEUE, keys.after_prefix(prefix))
     start = business.log.start
@@ -218,7 +220,7 @@ def walk_runs(
 ) -> Iterator[tuple[Offsets, npt.NDArray[np.void], list[bytes]]]:
     """Walk the records of a queue from an offset on; yield base offsets, compared fields and whole records.
 
-    While the broker runs, `stop` must be a visible offset, because batches are being committed behind it.
+    While the broker runs, `stop` must be a visible offset, because batches are being committed after it.
     """
     at = keys.queue_key(business.number, offset)
     end = keys.queue_key(business.number + 1, 0) if stop is None else keys.queue_key(business.number, stop)

@@ -76,7 +76,7 @@ class LeaseTable:
             heapq.heappush(self._ends, (pin.expires_at_us, pin.snapshot_id))
 
     def replace(self, pin: SnapshotLease) -> None:
-        """Renew a lease or complete it. Raises SnapshotExpired if it has ended meanwhile."""
+        """Renew a lease or complete it. Raises SnapshotExpired if it has already ended."""
         with self._lock:
             if pin.snapshot_id not in self._pins:
                 raise SnapshotExpired(f"snapshot {pin.snapshot_id} was closed")
@@ -141,6 +141,8 @@ class LeaseTable:
 
 @dataclass(slots=True, eq=False)
 class _Reader:
+    """An open checkpoint, and the number of its users."""
+
     store: Store
     users: int = 0
 
@@ -204,6 +206,7 @@ class Checkpoints:
             reader.store.close()
 
     def _remove(self, name: str, reader: _Reader | None) -> None:
+        """Close a checkpoint and remove its files."""
         with self._lock:
             self._readers.pop(name, None)
         if reader is not None:

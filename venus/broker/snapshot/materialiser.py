@@ -26,10 +26,11 @@ from venus.broker.store.rocks import Store
 from venus.errors import StorageError, Unavailable, VenusError
 from venus.flow.precedence import SMALL_BYTES, Precedence
 
-#: A step ends after this many bytes of bodies, or one batch. While large work pauses it ends earlier, at the least.
+#: A step ends after this many bytes of bodies, or one batch. While large work pauses, the limit falls to the second
+#: value.
 STEP_BYTES_MAX, STEP_BYTES_LEAST = 1 << 20, 128 << 10
-#: While a replica catches up, its full data rests for this long, and until it is behind by this multiple of the
-#: buffer: the log then has the disk and the interpreter's lock, and the replica counts as a copy sooner.
+#: While a replica catches up, its full data pauses for at most this long, and while it lags by less than this multiple
+#: of the buffer: the log then has the disk and the interpreter's lock, and the replica counts as a copy sooner.
 CATCH_UP_REST_S, CATCH_UP_REST_BUFFERS = 30.0, 4
 #: Interval and limit of checks whether RocksDB accepts rows without a delay.
 FLUSH_LOOK_S, FLUSH_LOOKS_MAX = 0.01, 100
@@ -72,6 +73,7 @@ class MaterialiserPacing:
                 return
 
     def _is_near_delays(self) -> bool:
+        """Return whether RocksDB is close to delaying writes."""
         store = self._store
         return (
             store.count_full_memtables(keys.ROW) >= DELAYING_MEMTABLES - 1
@@ -83,7 +85,7 @@ class MaterialiserPacing:
 CUT_END_WAIT_S = 10.0
 #: Interval between two steps of the scrub or the scavenger, and between two checks of free space.
 IDLE_S = 0.5
-#: This many of these intervals while there is neither, because each wakes an idle broker.
+#: While there is neither, the thread waits for this many intervals, because each one wakes an idle broker.
 QUIET = 20
 #: Steps of the scrub follow each other for this long while there is nothing else to do. Then it rests this many times
 #: as long, also while each commit wakes the thread: otherwise it would take half of a core from small transactions.
@@ -92,12 +94,14 @@ SCRUB_S, SCRUB_REST = 0.02, 20
 VIEW_IDLE_S = 5.0
 #: Commits of less than `SMALL_BYTES` together are collected for this long, unless a snapshot waits for the full data.
 LINGER_S = 0.1
-#: The same for the rows of a fill, which become files: the fewer, the better.
+#: Rows of a fill are collected up to this size, for this long, because they become files: the fewer, the better.
 FILL_BYTES, FILL_LINGER_S = 8 << 20, 0.25
 
 
 @dataclass(slots=True, eq=False)
 class _CheckpointRequest:
+    """A requested checkpoint: it waits until the full data has reached `offset`."""
+
     business: Business
     offset: int
     path: Path
@@ -199,7 +203,7 @@ class Materialiser:
             return 0 if self._paused else sum(business.unmaterialised_bytes() for business in self._pending)
 
     def behind_by_business(self) -> dict[str, int]:
-        """Return `behind_bytes` of each business that is behind."""
+        """Return `behind_bytes` of each business that lags."""
         with self._changed:
             return {} if self._paused else {found.name: found.unmaterialised_bytes() for found in self._pending}
 
@@ -223,6 +227,7 @@ class Materialiser:
             self._step.drop_view()
 
     def _wait(self) -> bool:
+        """Wait for work; return False if the thread must end."""
         with self._changed:
             if not self._stopping and not self._leaving and (self._paused or not self._pending):
                 self._changed.wait(IDLE_S if self._paused or self._is_tidying() else QUIET * IDLE_S)
@@ -232,6 +237,7 @@ class Materialiser:
             return not self._stopping
 
     def _is_tidying(self) -> bool:
+        """Return whether the scavenger or the scrub has work."""
         return self._scavenger.is_at_work or self._scrub.is_at_work
 
     def _is_urgent(self) -> bool:
@@ -263,6 +269,7 @@ class Materialiser:
         )
 
     def _run_round(self) -> None:
+        """Take one step for each business with work, then tidy up."""
         large = False
         # in the order of their keys, so that a file of RocksDB spans few businesses and is merged with few files
         for business in sorted(self._pending, key=lambda found: found.number):
@@ -288,6 +295,7 @@ class Materialiser:
             self._take_scrub_steps(began, busy=large or bool(self._pending) or self._pacing.must_pause())
 
     def _take_scrub_steps(self, began: float, *, busy: bool) -> None:
+        """Take steps of the scrub for a limited time."""
         took = 0.0
         while self._scrub.step(busy=busy or bool(self._pending)):
             took = self._monotonic() - began
@@ -298,6 +306,7 @@ class Materialiser:
             self._pacing.pause_after(began)
 
     def _pause(self, seconds: float) -> bool:
+        """Wait for some seconds; return True if the thread must end or drop a business."""
         with self._changed:
             return self._changed.wait_for(lambda: self._stopping or bool(self._leaving), seconds)
 
@@ -308,6 +317,7 @@ class Materialiser:
         return business.materialised.offset >= business.visible_offset or not business.is_filled
 
     def _drop_leaving(self) -> None:
+        """Drop the businesses for which `forget` was called, and resolve its futures."""
         with self._changed:
             leaving, self._leaving = self._leaving, []
             for business, _ in leaving:
@@ -323,12 +333,14 @@ class Materialiser:
             future.set_result(None)
 
     def _set_paused(self, paused: bool) -> None:
+        """Record whether the thread pauses for lack of free space."""
         with self._changed:
             self._paused = paused
             if paused:
                 self._changed.notify_all()
 
     def _serve_checkpoints(self) -> None:
+        """Make the requested checkpoints that are due."""
         for wanted in list(self._wanted):
             business, now = wanted.business, business_offset(wanted.business)
             if not business.is_filled:
@@ -346,6 +358,7 @@ class Materialiser:
                 self._pacing.pause_after(began)
 
     def _abandon(self, error: BaseException) -> None:
+        """Fail all waiting requests because the thread ends."""
         with self._changed:
             self._stopping = True
             wanted, self._wanted = self._wanted, []

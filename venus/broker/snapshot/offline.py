@@ -113,6 +113,7 @@ def _check_business(store: Store, business: Business) -> Iterator[CheckResult]:
 
 
 def _run_check(what: str, pieces: Iterator[int], seen: str) -> CheckResult:
+    """Run one check to its end; return its finding, or what it has seen."""
     try:
         rows = sum(pieces)
     except Corruption as error:

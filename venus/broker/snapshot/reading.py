@@ -1,7 +1,7 @@
 """Reading of the rows of a cut in key ranges, with totals for loaders.
 
 `ChunkReader` keeps nothing open between two chunks. So a reader may take as long as it likes, stop without resuming, or
-resume behind any record_id it has seen. Rows are sent in stored form, without tombstones and rows outside the filters.
+resume after any record_id it has seen. Rows are sent in stored form, without tombstones and rows outside the filters.
 
 The metadata of a checkpoint is read from inside it: that of the live store could differ from its rows by a batch.
 """
@@ -52,7 +52,7 @@ def row_chooser(
 ) -> Choose | None:
     """Return a function that selects the wanted rows of a table, None if all are wanted.
 
-    `schemas` has all versions below the cut. The choice equals that of the increments behind the cut.
+    `schemas` has all versions below the cut. The function makes the same choice as the increments after the cut.
     """
     known = {wire.version: schemas_codec.from_wire(wire) for wire in schemas if wire.table_id == table_id}
     found = fit_filters(where, known.values()).get(table_id)
@@ -217,7 +217,7 @@ class SnapshotReader:
         pin = self._holding.find_live(request.snapshot_id)
         self._check_range(pin, request)
         chunks = self._chunks(pin, request.split, nbytes)
-        if request.after:  # the totals are those of the whole range, including what the reader has
+        if request.after:  # the totals are of the whole range, including the rows that the reader has
             chunks = self._chunks(pin, request.split, nbytes, request.after, self._count(pin, request))
         while not chunks.done:
             before, found = chunks.totals.rows, self._next(request.snapshot_id, chunks)
@@ -265,6 +265,7 @@ class SnapshotReader:
         after: bytes = b"",
         counted: RowTotals | None = None,
     ) -> ChunkReader:
+        """Return a reader of one split of a snapshot."""
         with self._holding.checkpoints.open_reader(pin.directory) as store:
             floor = read_progress(store, pin.business).floors.get(split.table_id, 0)
             choose = None
@@ -290,17 +291,20 @@ class SnapshotReader:
         return self._whole(pin, passed)
 
     def _whole(self, pin: SnapshotLease, split: broker_pb2.Split) -> RowTotals:
+        """Read a split to its end, and return its totals."""
         chunks = self._chunks(pin, split, _CHUNK_BYTES_MAX)
         while not chunks.done:
             self._next(pin.snapshot_id, chunks)
         return chunks.totals
 
     def _next(self, snapshot_id: str, chunks: ChunkReader) -> SealedChunk:
+        """Read the next chunk, and renew the lease."""
         pin = self._holding.renew(snapshot_id)
         with self._holding.checkpoints.open_reader(pin.directory) as store:
             return chunks.next(store)
 
     def _remember(self, pin: SnapshotLease, planned: Range, totals: RowTotals) -> None:
+        """Keep the totals of a split as long as its checkpoint has a lease."""
         with self._lock:
             if pin.directory in self._holding.directories():
                 self._sums.setdefault(pin.directory, {})[pin.where, planned] = totals
@@ -354,6 +358,7 @@ def _epoch_below(offset: int, epochs: list[tuple[int, int]], source: Mirror | No
 
 
 def _is_of_cut(i: int, start: int, source: Mirror | None) -> bool:
+    """Return whether epoch `i` is the first one and begins at the cut of the mirror's own full data."""
     return i == 0 and source is not None and start == source.offset
 
 

@@ -30,12 +30,14 @@ BUSY_EVERY = 50
 
 @dataclass(slots=True)
 class _Pass:
+    """A pass over a table; `at` is the key to continue from."""
+
     business: Business
     table_id: int
     floor: int
     forget_below: int
     at: bytes
-    tombstones: bool = False  # whether some are left or came meanwhile
+    tombstones: bool = False  # whether some are left or were added since
 
 
 class Scavenger:
@@ -62,7 +64,7 @@ class Scavenger:
         return set(self._known)
 
     def load(self, business: Business) -> None:
-        """Load what an earlier process stored. A table without a record may have tombstones."""
+        """Load the records of an earlier process. A table without a record may have tombstones."""
         for table_id in load_records(self._store, business):
             self._known[business, table_id] = self._monotonic() - PASS_EVERY_S
             self._noticed[business, table_id] = None
@@ -121,11 +123,13 @@ class Scavenger:
         return deque(key for key in late if may_go[key[0]])
 
     def _begin(self, business: Business, table_id: int, floor: int, forget_below: int) -> _Pass:
+        """Begin a pass over a table."""
         self._known[business, table_id] = self._monotonic()
         prefix = keys.row_prefix(business.number, table_id)
         return _Pass(business, table_id, floor, forget_below, prefix)
 
     def _run(self, run: _Pass) -> bool:
+        """Remove the garbage in the next run of keys; return whether the pass has ended."""
         business, table_id = run.business, run.table_id
         stop = keys.after_prefix(keys.row_prefix(business.number, table_id))
         found, values, done = self._store.read_range(
@@ -152,6 +156,7 @@ class Scavenger:
         return done
 
     def _store_record(self, business: Business, table_id: int, batch: StoreBatch, *, tombstones: bool) -> None:
+        """Store what is known of a table's tombstones and removals."""
         record = {
             "tombstones": tombstones,
             "floor": business.scavenged.get(table_id, 0),
@@ -161,7 +166,7 @@ class Scavenger:
 
 
 def load_records(store: Store, business: Business) -> set[int]:
-    """Load what was removed of a business's tables; return those that may have tombstones or rows under a floor."""
+    """Load the removals in a business's tables; return the tables that may have tombstones or rows under a floor."""
     found = set(business.tables)
     for key, value in store.scan_prefix(keys.STATE, keys.scavenged_prefix(business.number)):
         table_id, record = int.from_bytes(key[-4:], "big"), json.loads(value)

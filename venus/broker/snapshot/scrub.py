@@ -88,6 +88,7 @@ def check_table(store: Store, business: Business, table_id: int, *, keep: bool) 
 def _walk_segment(
     store: Store, business: Business, table_id: int, bounds: tuple[bytes, bytes | None], walk: _Walk
 ) -> Iterator[int]:
+    """Check the rows of a segment, a run at a time; yield the number of rows of each run."""
     prefix = keys.row_prefix(business.number, table_id)
     at, end = prefix + bounds[0], keys.after_prefix(prefix) if bounds[1] is None else prefix + bounds[1]
     as_of = business.materialised.sequence
@@ -212,6 +213,7 @@ class Scrub:
         return self._pass is not None
 
     def _continue_pass(self) -> None:
+        """Take the next step of the pass, or begin a pass that is due."""
         if self._pass is None:
             self._business = self._due()
             if self._business is None:
@@ -229,6 +231,7 @@ class Scrub:
         self._store.write(batch, durable=False)
 
     def _due(self) -> Business | None:
+        """Return the business whose check is due for the longest time, None if none is due."""
         now, every_us = self._clock_us(), int(PASS_EVERY_S * 1e6)
         # also if it is far in the future: the clock was ahead then and has been set since
         due = [

@@ -211,6 +211,7 @@ class SnapshotManager:
         return max(fresh, key=lambda pin: pin.made_at_us, default=None)
 
     def _share(self, shared: SnapshotLease, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> SnapshotLease:
+        """Return a lease on an existing checkpoint."""
         pin = replace(
             shared,
             snapshot_id=uuid.uuid4().hex,
@@ -226,6 +227,7 @@ class SnapshotManager:
         return pin
 
     def _make(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> SnapshotLease:
+        """Return a lease on a new checkpoint. Raises Overloaded if there are too many."""
         self._space.check_data(0)
         if self.checkpoints >= self._checkpoints_max:
             holders = self._describe_holders(self._holding.all_leases(), business)
@@ -347,6 +349,8 @@ def _mask_schemas(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SurveyedTable:
+    """The size of a table, exact or estimated, and keys at which it can be divided."""
+
     table_id: int
     prefix: bytes
     rows: int
@@ -368,6 +372,7 @@ def plan_splits(store: Store, business: int, table_ids: Sequence[int], splits: i
 
 
 def _survey(store: Store, files: Sequence[FileRange], business: int, table_id: int) -> _SurveyedTable:
+    """Return the estimated size of a table, and keys that are evenly spread over it."""
     prefix = keys.row_prefix(business, table_id)
     stop = keys.after_prefix(prefix)
     touching = [f for f in files if f.end >= prefix and f.start < stop]

@@ -46,10 +46,10 @@ from venus.model import ChangeKind
 
 #: A step of a mirror's full data ends after this many bytes of rows, or one chunk.
 FILL_BYTES_MAX = 1 << 20
-#: A step of files is worth its fsyncs from the least number of bytes of bodies on, and ends after the most.
+#: A step that writes files has at least the first number of bytes, to be worth its fsyncs, and ends after the second.
 FILES_BYTES_MIN, FILES_BYTES_MAX = 1 << 20, 16 << 20
-#: Each table takes a file in a step: at most this many, and only if they have FILES_BYTES_MIN each on average. A file
-#: takes about 4 ms of the interpreter's lock and a descriptor, and nothing merges small ones.
+#: Each table needs its own file in a step. A step has at most this many, and only if they average FILES_BYTES_MIN. A
+#: file takes about 4 ms of the interpreter's lock and a descriptor, and nothing merges small ones.
 FILES_MAX = 8
 
 #: A table, and rows of it in the order of their keys.
@@ -80,6 +80,7 @@ def fill_step(store: Store, business: Business, *, on_refill: Callable[[Business
 
 
 def _begin(business: Business, mirror: Mirror, batch: StoreBatch) -> MaterialisedPosition:
+    """Remove the old rows of a mirror, and return the position at which its full data begins."""
     number = business.number
     prefix = keys.number_prefix(number)
     batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))
@@ -138,13 +139,14 @@ class MaterialiserStep:
         return self._take_as_rows(business, most, one_batch=one_batch)
 
     def _take_as_rows(self, business: Business, most: int, *, one_batch: bool) -> bool:
+        """Materialise the next batches as single rows."""
         reached = business.materialised
         batch = self._store.batch()
         nbytes = stale = 0
         watch: WatchedStep | None = None
         for place in self._next_batches(business):
             blind = place.first_sequence > reached.sequence
-            # read once the batch is visible: a subscription from before that misses nothing
+            # read once the batch is visible: a subscription that is older than that misses nothing
             watched = self.observer.watched_tables if self.observer is not None else {}
             if nbytes and (not blind or one_batch or nbytes + place.nbytes > most):
                 break
@@ -168,6 +170,7 @@ class MaterialiserStep:
         return True
 
     def _write(self, business: Business, batch: StoreBatch, reached: MaterialisedPosition) -> None:
+        """Write a batch of rows together with the position that it reaches."""
         batch.put(keys.STATE, keys.materialised_key(business.number), encode_materialised_position(reached))
         self._store.write(batch, durable=False)
         business.materialised = reached
@@ -185,7 +188,7 @@ class MaterialiserStep:
     def _take_as_files(self, business: Business) -> bool:
         """Materialise the next batches as files.
 
-        Return False if the next one has other than ascending new rows, or if they are too few for so many tables.
+        Return False if the next batch has rows that are not new or not ascending, or too few rows for its tables.
         """
         reached = ahead = business.materialised
         nbytes, files, last, waiting = 0, dict[int, SortedFile](), dict[int, bytes](), list[TableRows]()
@@ -227,6 +230,7 @@ class MaterialiserStep:
         return True
 
     def _put_in_files(self, waiting: list[TableRows], files: dict[int, SortedFile]) -> None:
+        """Add waiting rows to the files of their tables."""
         for table_id, row_keys, values in waiting:
             if table_id not in files:
                 files[table_id] = self._store.new_file(keys.ROW)
@@ -297,6 +301,7 @@ class MaterialiserStep:
 
 
 def _position_after(place: QueuedBatch, reached: MaterialisedPosition, floors: dict[int, int]) -> MaterialisedPosition:
+    """Return the position of the full data after a batch."""
     return MaterialisedPosition(
         offset=place.next_offset,
         sequence=max(reached.sequence, place.last_sequence),
@@ -308,6 +313,8 @@ def _position_after(place: QueuedBatch, reached: MaterialisedPosition, floors: d
 
 
 def _make_look_up(store: Store, overlay: dict[bytes, bytes]) -> folding.Stored:
+    """Return a function that looks up stored values, first among those of the present step."""
+
     def look_up(row_keys: Sequence[bytes]) -> dict[bytes, bytes]:
         found = store.look_up(keys.ROW, row_keys)
         found.update({key: overlay[key] for key in row_keys if key in overlay})

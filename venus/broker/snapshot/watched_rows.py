@@ -1,8 +1,8 @@
 """Effects of batches on watched tables, with the rows before each change, for subscriptions by content (SREM 2).
 
-Nothing here runs for other tables. Rows are looked up among the rows written lately, and in one view of the store,
-because a view over a vector memtable sorts it. When the rows written lately take too much memory, their older half is
-forgotten, and a new view is taken; so is one when other tables are watched.
+Nothing here runs for other tables. Rows are looked up among the recently written rows, and in one view of the store,
+because a view over a vector memtable sorts it. When the recently written rows take too much memory, their older half is
+forgotten and a new view is taken. A change of the watched tables needs a new view as well.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from venus.broker.store.rocks import Store
 from venus.model import ChangeKind
 from venus.wire import change_pb2
 
-#: Bytes of rows that are kept because they were written lately, which saves look-ups in a view.
+#: Limit of the bytes of recently written rows in memory, which save look-ups in a view.
 WRITTEN_BYTES_MAX = 32 << 20
-#: Memory that a row takes beside its key and value.
+#: Memory that a row takes in addition to its key and value.
 _ENTRY_BYTES = 200
 
 
@@ -74,20 +74,20 @@ class FoldObserver(Protocol):
 
 
 class WatchedRowLookup:
-    """The stored rows of watched tables, those of the present step included. Used in the materialiser's thread."""
+    """The stored rows of watched tables, including those of the present step. Used in the materialiser's thread."""
 
     def __init__(self, store: Store, *, written_bytes_max: int = WRITTEN_BYTES_MAX) -> None:
         self._store = store
         self._bytes_max = written_bytes_max
         self._view: StoreView | None = None
         self._watched: dict[int, frozenset[int]] = {}
-        self._newer, self._older = dict[bytes, bytes](), dict[bytes, bytes]()  # two halves of what was written
+        self._newer, self._older = dict[bytes, bytes](), dict[bytes, bytes]()  # two halves of the written rows
         self._nbytes = 0  # of the newer half
 
     def begin(self, watched: dict[int, frozenset[int]]) -> WatchedRowLookup:
-        """Begin a step with these tables watched. What was written to others is known to a new view only.
+        """Begin a step in which these tables are watched. Only a new view contains the earlier rows of other tables.
 
-        It may have been written while nothing was watched, so an equal dictionary is not enough.
+        Rows may be written while nothing is watched, so only the identical dictionary keeps the view.
         """
         if watched is not self._watched:
             self.drop()
@@ -97,7 +97,7 @@ class WatchedRowLookup:
         return self
 
     def _forget_older(self) -> None:
-        """Forget the older half of what was written: a view that is taken now has it."""
+        """Forget the older half of the written rows: a view that is taken from now on contains them."""
         self._older, self._newer, self._nbytes, self._view = self._newer, {}, 0, None
 
     def look_up(self, row_keys: Sequence[bytes]) -> dict[bytes, bytes]:

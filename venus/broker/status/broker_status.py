@@ -149,7 +149,7 @@ def business_status(
 
 
 def _describe_retention(business: Business, now: float) -> broker_pb2.RetentionStatus | None:
-    """Describe what is kept for unknown readers; None if it is not measured here."""
+    """Describe the retention for unknown readers; None if it is not measured here."""
     with business.lock:
         found = business.retention
         if found is None:

@@ -121,6 +121,7 @@ class FigureHistory:
         )
 
     def _rates(self, now: Mapping[Name, int], elapsed_s: float) -> dict[Name, float]:
+        """Return the rates since the last point, {} if the interval is unusual."""
         before, self._offsets = self._offsets, dict(now)
         # a pause of the process would show as a rate of zero, which was not measured
         if not 0 < elapsed_s < 6 * STEP_S:
@@ -129,6 +130,7 @@ class FigureHistory:
         return {name: rows / elapsed_s for name, rows in grown.items() if rows >= 0}
 
     def _values(self, name: Name) -> NDArray[np.float32] | None:
+        """Return the points of a series, a new one if needed; None = there are too many series."""
         if name not in self._series:
             if len(self._series) >= SERIES_MAX:
                 if len(self._left_out) < SERIES_MAX:
@@ -174,6 +176,7 @@ def offsets(status: broker_pb2.BrokerStatus) -> Iterator[tuple[Name, int]]:
 
 
 def _pool(values: NDArray[np.float32], edges: list[int], width: int, figure: str) -> list[float | None]:
+    """Return one value for each interval: the mean of a rate, the maximum of another figure."""
     pooled: list[float | None] = []
     for edge in edges:
         part = values[max(0, edge - width) : edge]
@@ -193,7 +196,7 @@ class ClockReading:
     set_back_us: int = 0
 
     def age_s(self, moment_us: int) -> float:
-        """Return the age of a moment by this broker's clock. One in the future came before the clock was set back."""
+        """Return a moment's age by this broker's clock. One in the future is from before the clock was set back."""
         return (self.us - moment_us + (self.set_back_us if moment_us > self.us else 0)) / 1e6
 
 

@@ -21,7 +21,7 @@ SHOWN_MAX = 1_000
 #: Limits of one answer for all businesses together. A client requests the rest with `tables_after`.
 ANSWER_TABLES_MAX = 50_000
 ANSWER_BYTES_MAX = 4 << 20
-#: Bytes of a table's figures beside its name.
+#: Bytes of a table's figures in addition to its name.
 _FIGURES_BYTES = 48
 #: Limit for one business.
 NAMED_MAX = 1_000
@@ -58,6 +58,7 @@ class TableSelection:
         return [_describe(table_id, known[table_id]) for table_id in sorted(chosen)]
 
     def _candidates(self, known: Mapping[int, TableFigures], reported: Set[int]) -> Iterator[int]:
+        """Yield the requested tables in the order in which to list them."""
         if self.names:
             yield from (t for t in sorted(known) if t > self.after and self._is_named(known[t]))
             return
@@ -109,7 +110,7 @@ class EntrySelection:
         return chosen
 
     def select_consumers(self, groups: Sequence[ConsumerState]) -> list[ConsumerState]:
-        """Return broker sets, then groups that are away, then those that keep most of the queue; keep the order."""
+        """Select broker sets first, then absent groups, then those that keep most of the queue; keep their order."""
         room = _room(self.consumers_left)
         if len(groups) > room:
             first = sorted(
@@ -122,4 +123,5 @@ class EntrySelection:
 
 
 def _room(left: int) -> int:
+    """Return how many entries one business may have, given the room left in the answer."""
     return max(EACH_MIN, min(NAMED_MAX, left))

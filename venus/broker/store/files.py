@@ -5,7 +5,7 @@ a new, empty store over the old one), nor that a log file ends early. The witnes
 
 MANIFEST and write-ahead log consist of blocks of 32 KiB, which hold records of a checksum, a length, a type and a
 payload. RocksDB takes a length that reaches beyond the end of the file for a torn record, and a type that only recycled
-files have for a left-over. Both end the file silently, so one damaged bit drops a record or everything behind it.
+files have for a left-over. Both end the file silently, so one damaged bit drops a record or everything after it.
 `find_end` distinguishes both from a record that was really torn.
 
 A checkpoint is opened again after a restart of the broker, and loaders read from it. RocksDB checks its tables block by
@@ -79,6 +79,7 @@ def full_disk_message(path: Path, free: int, limit: int) -> str:
 
 
 def _full_error(path: Path, free: int, limit: int) -> StoreFull:
+    """Return the error for a write below the watermark of free space."""
     return StoreFull(
         f"{path.resolve()} has {free >> 20} MiB free, {limit >> 20} MiB are needed",
         hint="free some space, or lower broker.free_bytes_min; writes then continue by themselves",
@@ -199,6 +200,7 @@ def _check_log(path: Path, log: Path) -> None:
 
 
 def _has_data(found: Path) -> bool:
+    """Return whether a file of the store has data."""
     return found.suffix in (".sst", ".blob") or (found.suffix == ".log" and found.stat().st_size > 0)
 
 
@@ -249,6 +251,7 @@ def _check_torn(content: bytes | memoryview, at: int, checksum: int, kind: int) 
 
 
 def _mask_crc(crc: int) -> int:
+    """Return a checksum in the masked form in which RocksDB stores it."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -310,7 +313,7 @@ def _read_content(path: Path) -> dict[str, str]:
 
 
 def wrap_error(path: Path, error: Exception, verb: str) -> StorageError:
-    """Return an error of RocksDB as an error of VENUS; `verb` is what was tried with the store at `path`."""
+    """Return an error of RocksDB as an error of VENUS; `verb` names the action that failed at the store at `path`."""
     text = str(error)
     if "Corruption" in text or "checksum mismatch" in text:
         return Corruption(f"cannot {verb} {path}: {text}", hint=CORRUPT_HINT.format(path=path))

@@ -1,7 +1,7 @@
 """The options of RocksDB: memory, files and merges of each family, and the priority of merges.
 
-The bodies of the log go to blob files: its merges then move keys, and of the bodies only those in the oldest quarter of
-these files. A blob file is removed once the log is trimmed beyond it.
+The bodies of the log go to blob files: its merges then move keys, and only the bodies in the oldest quarter of these
+files. A blob file is removed once the log is trimmed beyond it.
 
 Merges give way on a busy core (Linux only), because nothing waits for them. Flushes keep their priority: RocksDB delays
 every write while memtables are full. Merges that get too little time delay writes as well, so the full data waits for
@@ -115,7 +115,8 @@ def _keep_in_blobs(options: Options) -> None:
     options.set_blob_gc_force_threshold(_BLOB_GARBAGE)
 
 
-#: Added to the niceness of the process: a thread 10 nicer gets a tenth of another one's share of a busy core.
+#: Added to the niceness of the process: on a busy core, a thread that is 10 nicer gets a tenth of the share of another
+#: thread.
 NICER_MERGES = 10
 _NICEST = 19
 _TASKS = Path("/proc/self/task")

@@ -23,7 +23,7 @@ _RUN_ROWS_MAX = 64
 _SMALL_BYTES = 4 << 10
 #: How far a result may exceed a limit of bytes: a run of small rows. Larger rows are left for the next call.
 BEYOND_BYTES = _RUN_ROWS_MAX * _SMALL_BYTES
-#: Keys that are walked in one call of C: the interpreter's lock is held meanwhile.
+#: Keys that are walked in one call of C, which holds the interpreter's lock.
 _AT_ONCE = 512
 
 #: A memtable with more entries takes over 5 ms to be sorted.
@@ -135,7 +135,7 @@ class StoreReads:
     ) -> tuple[list[bytes], bool]:
         """Read a run of values at half the cost of keys and values; the last item says whether `last` was reached.
 
-        `last` is the key and value at which to end; `before` finds them. No earlier value may equal it. Returns at
+        `last` is the key and value at which to end; `find_before` finds them. No earlier value may equal it. Returns at
         least one value; further ones total at most `bytes_max` and BEYOND_BYTES.
         """
         walk = self._views[family].values(from_key=start, read_opt=self._no_cache)
@@ -174,7 +174,7 @@ class StoreReads:
     def _check_end(self, family: str, behind: bytes, stop: bytes) -> None:
         """Raise Corruption or StorageError unless there is no key from this one on and below `stop`.
 
-        No thread may write there meanwhile: `stop` must be at or before the end of what is written.
+        No thread may write there at the same time: `stop` must be at or before the end of the written keys.
         """
         cursor = self._cursor(family, fill_cache=False)
         cursor.seek(behind)
@@ -219,6 +219,7 @@ class StoreReads:
         return StoreView(self._cursor(family, fill_cache=True), self._check_status)
 
     def _count_in_memory(self, family: str) -> int:
+        """Return the number of entries in a family's active memtable."""
         return int(self._views[family].property_int_value("rocksdb.num-entries-active-mem-table") or 0)
 
     def find_at_or_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
@@ -231,10 +232,12 @@ class StoreReads:
         return cursor.key(), cursor.value()
 
     def _cursor(self, family: str, *, fill_cache: bool) -> Any:
+        """Return a new iterator over a family."""
         view = self._views[family]
         return view.iter() if fill_cache else view.iter(self._no_cache)
 
     def _check_status(self, cursor: Any) -> None:
+        """Raise the error that ended an iterator, if there was one."""
         try:
             cursor.status()
         except Exception as error:

@@ -134,6 +134,7 @@ class StoreBatch:
 
 
 def _set_many(into: Any, many_keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+    """Put many keys into a batch or file; the loop runs in C."""
     for at in range(0, len(many_keys), _AT_ONCE):
         end = at + _AT_ONCE
         deque(map(setitem, repeat(into), many_keys[at:end], values[at:end]), maxlen=0)
@@ -208,6 +209,7 @@ class Store(StoreReads):
         return int(self._db.latest_sequence_number())
 
     def _check_witness(self) -> None:
+        """Compare the open store with its witness, and note its state. Raises Corruption."""
         if self._witness is not None:
             try:
                 self._witness.check_sequence(self.sequence)
@@ -229,6 +231,7 @@ class Store(StoreReads):
             self._witness.write_note(sequence)
 
     def _read_oldest_log(self) -> int:
+        """Return the number of the oldest write-ahead log that is still needed."""
         return int(self._db.property_int_value("rocksdb.min-log-number-to-keep"))
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -315,7 +318,7 @@ class Store(StoreReads):
             raise wrap_error(self.path, error, "read") from error
 
     def compact(self, family: str, start: bytes, stop: bytes) -> None:
-        """Free the space of removed keys; the interpreter's lock is free meanwhile."""
+        """Free the space of removed keys, without the interpreter's lock."""
         try:
             self._views[family].compact_range(start, stop)
         except Exception as error:

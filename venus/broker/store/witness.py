@@ -102,6 +102,7 @@ class Witness:
         self._content = said.encode()
 
     def _has_grown(self) -> bool:
+        """Return whether the manifest has changed since it was last read."""
         try:
             return os.stat(self._manifest).st_size != self._hashed
         except FileNotFoundError:
@@ -133,6 +134,7 @@ class Witness:
             self._fd = -1
 
     def _read_manifest(self, found: files.StoreManifest) -> None:
+        """Extend the digest by the new part of the manifest."""
         if self._hashed_of != found.number:
             self._hash, self._hashed, self._hashed_of = xxhash.xxh3_64(), 0, found.number
             self._manifest = found.path

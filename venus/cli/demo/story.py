@@ -1,4 +1,4 @@
-"""The steps of the demo, with nothing but the commands of a user.
+"""The steps of the demo, which use only commands that a user has.
 
 Each comparison covers every row of every table, by code that shares nothing with VENUS (shop.py).
 """
@@ -35,7 +35,7 @@ from venus.text.formatting import format_bytes, format_duration
 
 
 def compare_with_forecast(forecast: Mapping[str, Any], *, rows: int, seconds: float, disk_bytes: int) -> str:
-    """Compare the forecast of `venus assess` with the load, in one line. The shop wrote meanwhile, so rows differ."""
+    """Compare the forecast of `venus assess` with the load, in one line. Rows differ because the shop kept writing."""
     off = max(forecast["fill_seconds"] / seconds, seconds / forecast["fill_seconds"]) if seconds else 1.0
     expected = f"{forecast['rows']:,} rows in {format_duration(forecast['fill_seconds'])}"
     bound = f"at most {format_bytes(forecast['broker_bytes'])} at the broker"
@@ -44,7 +44,7 @@ def compare_with_forecast(forecast: Mapping[str, Any], *, rows: int, seconds: fl
 
 
 def largest_folder_bytes(folders: Iterable[Path]) -> int:
-    """Return the bytes of the largest of these folders; files may disappear meanwhile."""
+    """Return the bytes of the largest of these folders; files may disappear during the count."""
     return max((sum(_file_sizes(folder)) for folder in folders), default=0)
 
 
@@ -57,7 +57,7 @@ def _file_sizes(folder: Path) -> Iterable[int]:
                 continue
 
 
-#: Damaging statements, each with the finding that `venus verify` must report.
+#: Statements that damage a target, each with the finding that `venus verify` must report.
 _DAMAGE = {
     "UPDATE customers SET balance = balance + 0.01 WHERE id = 7": ("main.customers", "different", "apply"),
     "DELETE FROM order_lines WHERE (order_id, line_no) = (SELECT order_id, line_no FROM order_lines LIMIT 1)": (
@@ -74,7 +74,7 @@ _DAMAGE = {
 
 
 def damage_and_repair(commands: CommandRunner, target: str, url: str, engine: str) -> dict[str, Any]:
-    """Damage a target, let verify find and repair that, and return the document of a second comparison by `engine`."""
+    """Damage a target, let verify find and repair it, and return the document of a second comparison by `engine`."""
     with closing(psycopg2.connect(sa.make_url(url).set(drivername="postgresql").render_as_string(False))) as connection:
         with connection.cursor() as cursor:
             cursor.execute("SET session_replication_role = replica")
@@ -281,7 +281,7 @@ class Demo:
         self._start("broker")
         away = self._home / "moved-away"
         away.mkdir()
-        for file in self._home.glob("shop.db*"):  # with -wal and -shm, if they are there
+        for file in self._home.glob("shop.db*"):  # with -wal and -shm, if these exist
             shutil.move(file, away / file.name)
         started = time.monotonic()
         engine = choose_engine()
@@ -340,7 +340,7 @@ class Demo:
         """Wait until the log at the source is empty and everything at the broker is applied.
 
         The log of one status is compared with the broker of the next. Otherwise a cut that leaves the log during a
-        status might be missed at both places.
+        status could be missed in both places.
         """
         waiting = 1
 

@@ -1,1 +1,1 @@
-"""`venus prove`: every behaviour that VENUS relies on, tried on the user's own server in a scratch schema."""
+"""`venus prove`: tries every behaviour that VENUS relies on, on the user's own server, in a scratch schema."""

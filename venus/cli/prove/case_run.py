@@ -1,7 +1,7 @@
 """The cases in `cases/`, run by pytest in this process on one scratch schema.
 
-pytest is part of the extra `prove`. Its own configuration, plugins and environment variables are left out, so that the
-user's do not change the run. Each case finds the schema empty and leaves it so.
+pytest is part of the extra `prove`. Pytest's configuration, plugins and environment variables are ignored, so that the
+user's cannot change the run. Each case finds the schema empty, and leaves it empty.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ TITLES = {
 }
 #: Environment variables of pytest that would change the run.
 _FOREIGN = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
-#: Characters that do not belong in a name of a report.
+#: The parameters at the end of a case's name.
 _PARAMETERS = re.compile(r"\[(.*)\]$")
 Progress = Callable[[str, int, int], None]
 
 
 def run_cases(scratch: ScratchSchema, report: ProofReport, details: Details, *, only: str, progress: Progress) -> None:
-    """Run the cases whose names match `only`, all if it is empty. Raises KeyboardInterrupt and ConfigError."""
+    """Run the cases whose names match `only`, or all if it is empty. Raises KeyboardInterrupt and ConfigError."""
     plugin = CasePlugin(scratch, report, details, progress)
     arguments = [str(CASES), "--import-mode=importlib", f"--rootdir={CASES}", f"--confcutdir={CASES}", "-c", os.devnull]
-    # the progress is written to the stream that the command had at its start
+    # progress goes to the stream that the command had at its start
     arguments += ["--capture=sys", "-p", "no:terminal", "-p", "no:cacheprovider", *(["-k", only] if only else [])]
     others = [folder for folder in CASES.iterdir() if folder.is_dir() and folder.name != scratch.dialect]
     arguments += [f"--ignore={folder}" for folder in others]
@@ -77,7 +77,7 @@ def _without_foreign_settings() -> Iterator[None]:
 
 
 class CasePlugin:
-    """The plugin that gives the cases their place and takes their outcomes."""
+    """The plugin that provides the `place` of cases and records their outcomes."""
 
     def __init__(self, scratch: ScratchSchema, report: ProofReport, details: Details, progress: Progress) -> None:
         self._scratch = scratch
@@ -102,24 +102,24 @@ class CasePlugin:
             self._scratch.clear()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note the number of cases."""
+        """Record the number of cases."""
         self._total = len(session.items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note a file that cannot be imported."""
+        """Record a file that cannot be imported."""
         if report.failed:
             self.trouble.append(f"{Path(report.nodeid).name}: {str(report.longrepr).strip().splitlines()[-1]}")
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Note that the user has interrupted the run."""
+        """Record that the user has interrupted the run."""
         self.interrupted = True
 
     def pytest_runtest_logstart(self) -> None:
-        """Note the beginning of a case."""
+        """Record the beginning of a case."""
         self._began, self._failed, self._skipped = time.monotonic(), None, ""
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """Note how a phase of a case has ended; the first error counts."""
+        """Record the outcome of a phase of a case; the first error counts."""
         if call.excinfo is None:
             return
         error = call.excinfo.value
@@ -130,7 +130,7 @@ class CasePlugin:
             self._details.add(f"{item.name} ({call.when})", error)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Note the outcome of a case."""
+        """Record the outcome of a case."""
         file, _, name = nodeid.partition("::")
         outcome = FAILED if self._failed else SKIPPED if self._skipped else PASSED
         why = describe_failure(self._failed) if self._failed else self._skipped

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from venus.cli.prove.results import Details, ProofReport
     from venus.cli.prove.run import ProofRequest
 
-#: How many failures a terminal shows; the report has all.
+#: How many failures a terminal shows; the report has all of them.
 SHOWN_MAX = 20
 
 
@@ -99,7 +99,7 @@ def run_proof(run: Invocation, url: str, request: ProofRequest, found: ProofRepo
         with run.out.progress("proving") as progress:
             ProofRun(scratch, request, found, details).run(ScratchMarker(url), run.out.say, progress.update)
     except ScratchNotEmpty as error:
-        if not error.hint:  # the objects are not those of an earlier run
+        if not error.hint:  # the objects do not come from an earlier run
             run.out.say(f"{scratch.script()}\n")
             error.hint = f"make an empty one: {scratch.script()}" if run.json else "the lines above make an empty one"
         raise
@@ -107,7 +107,7 @@ def run_proof(run: Invocation, url: str, request: ProofRequest, found: ProofRepo
 
 @contextmanager
 def name_option() -> Iterator[None]:
-    """Name the option in errors about the URL, which is not that of a configuration."""
+    """Name the option in errors about the URL, which does not come from a configuration."""
     try:
         yield
     except VenusError as error:

@@ -1,7 +1,7 @@
 """A stand-in for the upper adapter, which reads the cuts of a dialect and keeps their rows in dicts.
 
-It does what the contract asks of a caller (epoch, dense Sequences and batch numbers, sweep markers, fills) and checks
-what the contract promises of every cut, so that each test that uses it is a test of those promises too.
+It fulfils the duties of a caller in the contract (epoch, dense Sequences and batch numbers, sweep markers, fills) and
+checks the contract's guarantees for every cut, so that each test that uses it also tests those guarantees.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Follower:
         self.read_registry()
 
     def read_registry(self) -> None:
-        """Learn the registered versions."""
+        """Read the registered versions."""
         for table in self.source.registry.read_registered_tables():
             self.schemas.setdefault((table.schema.table_id, table.schema.version), table.schema)
             self.tables.setdefault(table.schema.table_id, {})
@@ -60,13 +60,13 @@ class Follower:
         return next(s.table_id for s in self.schemas.values() if s.name == name)
 
     def rows(self, name: str) -> dict[Key, Row]:
-        """Return what the target would have."""
+        """Return the rows that a target would have."""
         return {key: row for key, (_, row) in sorted(self.tables[self.table_id(name)].items(), key=repr)}
 
     # -- cuts ----------------------------------------------------------------------------------------------------
 
     def open(self, fills: Seq[FillState]) -> Cut | None:
-        """Open a cut; a schema change is followed first, as the upper adapter does."""
+        """Open a cut; first follow a schema change, as the upper adapter does."""
         for _ in range(5):
             try:
                 return self.source.capture.open_cut(fills)
@@ -78,7 +78,7 @@ class Follower:
     def cut(
         self, *, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX, fill_rows: int = ROWS_MAX, fill: bool = True
     ) -> FollowedCut | None:
-        """Take one cut to its commit; None if there was nothing."""
+        """Take one cut and commit it; return None if there was nothing to capture."""
         for _ in range(len(self.tables) + 1):
             fills = self.due()[:1] if fill else []
             cut = self.open(fills)
@@ -96,13 +96,13 @@ class Follower:
         raise AssertionError("the same table has halted twice")
 
     def due(self) -> list[FillState]:
-        """Return the fills that are not done."""
+        """Return the unfinished fills."""
         return [
             t.fill for t in self.source.registry.read_registered_tables() if not t.fill.done and t.state == "ACTIVE"
         ]
 
     def drain(self, **limits: int) -> list[FollowedCut]:
-        """Take cuts until there is nothing more; return them."""
+        """Take cuts until there is nothing more to capture; return the cuts."""
         cuts = []
         while (seen := self.cut(**limits)) is not None:  # type: ignore[arg-type]
             cuts.append(seen)
@@ -144,7 +144,7 @@ class Follower:
     def _check(
         self, section: TableChanges, keys: set[tuple[int, bytes]], changed: set[int], *, rows_max: int, bytes_max: int
     ) -> None:
-        """Check what the contract promises of every section."""
+        """Check the contract's guarantees for a section."""
         assert section.count <= rows_max
         assert section.nbytes <= bytes_max or section.count == 1
         assert (section.table_id, section.schema_version) in self.schemas
@@ -178,7 +178,7 @@ class Follower:
     # -- the target ----------------------------------------------------------------------------------------------
 
     def take(self, seen: FollowedCut) -> None:
-        """Apply a committed cut, as the corrected isDeleted table says."""
+        """Apply a committed cut, by the corrected isDeleted table."""
         for section in seen.sections:
             self._apply(section)
             self.next_sequence += section.count

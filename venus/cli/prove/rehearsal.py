@@ -1,7 +1,8 @@
 """Installation, capture and removal in the scratch schema, to check the dialect's statements and their plans.
 
-The statements are recorded as they are rendered. While the installation exists, the database's own parser judges each
-of them, and explains those of a cut and of a fill. Steps are independent: one that fails does not hide the next.
+The statements are recorded as they are rendered. While the installation exists, the database's own parser checks each
+of them, and the database explains those of a cut and of a fill. Steps are independent: a failed step does not hide the
+next.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from venus.cli.prove.follower import Follower
 from venus.cli.prove.results import FAILED, PASSED, SKIPPED, CaseResult, Details, ProofReport, describe_failure
 
 STEPS, STATEMENTS, PLANS = "One life of an installation", "Statements at the database's own parser", "Plans"
-#: Rows of the table whose plans are read: enough that a scan would cost more than an index.
+#: How many rows the explained table has: so many that a scan would cost more than an index.
 ROWS = 3000
-#: How many texts of a block are parsed: for example one for each table.
+#: How many texts of one block are parsed, which may have one for each table.
 TEXTS_MAX = 4
-#: Files whose statements are not those of capture: this command's own, and those of `venus verify`.
+#: Files whose statements do not belong to capture: those of this command and of `venus verify`.
 OTHER_FILES = ("scratch", "verify")
 
 
@@ -37,18 +38,18 @@ class Rehearsal:
 
     @contextmanager
     def _record_case(self, section: str, name: str) -> Iterator[None]:
-        """Note whether the block fails."""
+        """Record whether the block fails."""
         began, outcome, why = time.monotonic(), PASSED, ""
         try:
             yield
-        except Exception as error:  # whatever it is, the next step is tried
+        except Exception as error:  # whatever the error is, try the next step
             outcome, why = FAILED, describe_failure(error)
             self._details.add(f"{section}: {name}", error)
         case = CaseResult(name=name, outcome=outcome, seconds=time.monotonic() - began, why=why)
         self._report.section(section).cases.append(case)
 
     def run(self, recorded: RecordedStatements) -> None:
-        """Run all steps; `recorded` is filled by the caller's recording."""
+        """Run all steps; the caller's recording fills `recorded`."""
         with closing(self._scratch.connect()) as app, closing(self._scratch.open()) as source:
             with self._record_case(STEPS, "the tables of the application"):
                 self._create_tables(app)
@@ -78,7 +79,7 @@ class Rehearsal:
         self._scratch.analyze(app, "proof")
 
     def _install(self, app: Application, source: Source) -> None:
-        """Install; if that fails, run each statement alone, so that one report names all that the database refuses."""
+        """Install; if that fails, run each statement alone, so that one report lists all refused statements."""
         plan = []
         with self._record_case(STEPS, "check and plan of the installation"):
             source.installer.check(["*"], [])
@@ -114,6 +115,7 @@ class Rehearsal:
         Follower(source).drain()
 
     def _watch(self, source: Source) -> None:
+        """Run the statements by which capture waits for changes and reports its state."""
         source.capture.write_heartbeat()
         source.capture.wait(0.01)
         source.capture.read_backlog()
@@ -183,7 +185,7 @@ class Rehearsal:
 
 
 def note_unreached(scratch: ScratchSchema, report: ProofReport, reached: RecordedStatements) -> None:
-    """Add the blocks that nothing has rendered: they are not proved."""
+    """Add the blocks that were never rendered, because they are not proved."""
     section = report.section(STATEMENTS)
     known = {case.name for case in section.cases}
     for file, block in scratch.statements.names():

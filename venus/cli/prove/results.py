@@ -22,7 +22,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """One behaviour, and whether the server has it."""
+    """One behaviour, and whether the server shows it."""
 
     name: str
     outcome: str
@@ -44,7 +44,7 @@ class ReportSection:
 
 @dataclass(slots=True, kw_only=True)
 class ProofReport:
-    """Everything that a run has found."""
+    """All results of a run."""
 
     version: str
     taken_at: str
@@ -120,7 +120,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
-    """Return the error and what it was raised from."""
+    """Return the error and the errors from which it was raised."""
     found = []
     while error is not None and error not in found:
         found.append(error)
@@ -129,14 +129,14 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 
 class Details:
-    """The log of complete error texts, which stays with the user. It is written only if there is one."""
+    """The log of complete error texts, which stays with the user. It is written only if there is an error."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.texts: list[str] = []
 
     def add(self, name: str, error: BaseException) -> None:
-        """Note an error of a case."""
+        """Record an error of a case."""
         self.texts.append(f"== {name}\n{''.join(traceback.format_exception(error))}")
 
     def write(self) -> bool:

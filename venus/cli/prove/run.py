@@ -1,7 +1,7 @@
 """The parts of `venus prove` in their order, in a schema that is empty before and after.
 
-A file in the state folder says that a run uses a schema. It outlives a run that was killed, so that the next one knows
-where the objects come from that it finds.
+A file in the state folder marks a schema as used by a run. It outlives a killed run, so that the next run knows the
+origin of the objects that it finds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from venus.model import count_phrase
 from venus.process.system import state_folder
 from venus.text.formatting import mask_url
 
-#: How many objects a refusal names.
+#: How many objects a refusal lists.
 NAMED_MAX = 5
 #: Signals that end a run as Ctrl-C does.
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -51,7 +51,7 @@ class ScratchNotEmpty(Refused):
 
 
 class ScratchMarker:
-    """The file that says that a run uses a schema, by a digest of the URL without its password."""
+    """The file that marks a schema as used by a run. Its name is a digest of the URL without the password."""
 
     def __init__(self, url: str) -> None:
         digest = hashlib.sha256(mask_url(url).encode()).hexdigest()[:16]
@@ -69,7 +69,7 @@ class ScratchMarker:
         return began, False
 
     def write(self) -> None:
-        """Note the beginning of this run; without a writable folder the next one only knows less."""
+        """Record the beginning of this run; if the folder is not writable, the next run only knows less."""
         began = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         process = psutil.Process()
         with suppress(OSError):
@@ -78,7 +78,7 @@ class ScratchMarker:
             self._path.write_text(json.dumps(record), encoding="utf-8")
 
     def remove(self) -> None:
-        """Note that nothing is left."""
+        """Record that nothing is left in the schema."""
         with suppress(OSError):
             self._path.unlink()
 
@@ -103,7 +103,7 @@ def require_empty(scratch: ScratchSchema, marker: ScratchMarker) -> None:
 
 @contextmanager
 def use_scratch(scratch: ScratchSchema, marker: ScratchMarker, say: Callable[[str], None]) -> Iterator[None]:
-    """Leave the schema empty, also after Ctrl-C and other signals; otherwise say what is left and how to remove it."""
+    """Leave the schema empty, even after Ctrl-C and other signals; else report what is left and how to remove it."""
     previous = {number: signal.signal(number, signal.default_int_handler) for number in ENDING_SIGNALS}
     marker.write()
     try:
@@ -127,7 +127,7 @@ def use_scratch(scratch: ScratchSchema, marker: ScratchMarker, say: Callable[[st
 
 
 def _describe_removal(scratch: ScratchSchema) -> str:
-    """Return how to remove what is left, also if the database does not answer."""
+    """Return how to remove the remaining objects, even if the database does not answer."""
     try:
         return f"`{scratch.removal()}`"
     except VenusError:
@@ -144,7 +144,7 @@ class ProofRun:
         self._details = details
 
     def run(self, marker: ScratchMarker, say: Callable[[str], None], progress: Progress) -> None:
-        """Run all parts. Raises ScratchNotEmpty; what fails later is in the report."""
+        """Run all parts. Raises ScratchNotEmpty; later failures are recorded in the report."""
         require_empty(self._scratch, marker)
         before = self._scratch.dump()
         self._report.facts = self._scratch.read_facts()
@@ -194,7 +194,7 @@ class ProofRun:
 
     @contextmanager
     def _record_case(self, section: str, name: str) -> Iterator[None]:
-        """Note whether the block fails; the next part is run all the same."""
+        """Record whether the block fails; the next part runs in any case."""
         outcome, why = PASSED, ""
         try:
             yield

@@ -1,8 +1,8 @@
-"""Six writers against capture, and what triggers cost the application; portable SQL, so for every dialect.
+"""Six concurrent writers during capture, and the cost of triggers; in portable SQL, for every dialect.
 
 Each writer holds its transaction open for a random while, so that numbers drawn early commit late. It inserts, updates,
-deletes, changes keys and rolls back. What the database refuses (a deadlock, a key that is taken) is rolled back and
-counted, as an application does.
+deletes, changes keys and rolls back. A refusal by the database (a deadlock, a duplicate key) is rolled back, as an
+application does, and counted.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ WRITERS = 6
 KEYS = 200
 STEPS_MAX = 4
 HOLD_MAX_S = 0.05
-#: Fewer transactions prove nothing: on a busy machine the writers get more time.
+#: Fewer transactions prove nothing, so the writers get more time on a busy machine.
 COMMITS_MIN = 20
 #: Every fifth transaction is rolled back.
 ROLLBACK_SHARE = 0.2
-#: Refusals in a row after which a writer gives up: the database refuses everything.
+#: After this many refusals in a row a writer gives up, because the database refuses everything.
 REFUSALS_MAX = 200
 #: How long a writer may need for its last transaction.
 END_S = 120.0
-#: Rows of one statement of the bulk load, and the most statements of single rows.
+#: How many rows a statement of the bulk load has, and the greatest number of single-row statements.
 BATCH_ROWS = 1000
 SINGLE_ROWS_MAX = 5000
 
 
 @dataclass(slots=True)
 class WriterCounts:
-    """What the writers did."""
+    """How the transactions of the writers have ended, and the errors that stopped writers."""
 
     ended: Counter[str] = field(default_factory=Counter)
     failures: list[Exception] = field(default_factory=list)
@@ -48,12 +48,12 @@ class WorkloadFailed(VenusError):
 
 
 def count_writers(scratch: ScratchSchema) -> int:
-    """Return how many writers work at once: SQLite has one at a time."""
+    """Return how many writers work concurrently: SQLite allows one at a time."""
     return WRITERS if scratch.concurrent_writers else 1
 
 
 def run_writers(scratch: ScratchSchema, *, seed: int, seconds: float) -> WriterCounts:
-    """Let the writers work for a while, capture meanwhile, and compare. Raises WorkloadFailed."""
+    """Let the writers work for a while during capture, then compare. Raises WorkloadFailed."""
     with closing(scratch.connect()) as app:
         run_transaction(
             app, f"CREATE TABLE proof_writers (id {scratch.types['int']} NOT NULL PRIMARY KEY, v varchar(40))"
@@ -95,7 +95,7 @@ def _write_and_follow(scratch: ScratchSchema, follower: Follower, *, seed: int, 
 
 
 def _is_over(counts: WriterCounts, late_s: float) -> bool:
-    """Return whether the time is up, and the writers have done enough to prove anything; `late_s`: since its end."""
+    """Return whether the time is up, and the writers have done enough. `late_s`: the seconds since the time was up."""
     return late_s > END_S or (late_s > 0 and counts.ended["commit"] >= COMMITS_MIN)
 
 
@@ -111,13 +111,13 @@ def _write(scratch: ScratchSchema, rng: random.Random, stop: threading.Event, co
                     outcome = "rollback" if rng.random() < ROLLBACK_SHARE else "commit"
                     app.rollback() if outcome == "rollback" else app.commit()
                     refused = 0
-                except Exception:  # each driver has classes of its own for a taken key and a deadlock
+                except Exception:  # each driver has its own classes for a duplicate key and a deadlock
                     app.rollback()
                     outcome, refused = "refused", refused + 1
                     if refused > REFUSALS_MAX:
                         raise
                 counts.ended[outcome] += 1
-    except Exception as error:  # the caller reports it
+    except Exception as error:  # the caller reports the error
         counts.failures.append(error)
 
 
@@ -145,7 +145,7 @@ def _compare(scratch: ScratchSchema, follower: Follower, table: str) -> None:
 
 
 def measure_cost(scratch: ScratchSchema, rows: int) -> list[tuple[str, float, str]]:
-    """Insert rows without and with triggers, and capture them; return figures as what, value and unit."""
+    """Insert rows without and with triggers, and capture them; return figures as name, value and unit."""
     figures: list[tuple[str, float, str]] = []
     rates: dict[tuple[str, bool], float] = {}
     for has_triggers in (False, True):
@@ -186,12 +186,13 @@ def _create_cost_tables(scratch: ScratchSchema) -> None:
 
 
 def _time_rows(inserted: tuple[int, float]) -> float:
+    """Return the microseconds for each row."""
     rows, seconds = inserted
     return seconds / rows * 1_000_000
 
 
 def _insert_batches(app: Application, rows: int) -> tuple[int, float]:
-    """Insert rows in statements of many, each a transaction; the first only warms up. Return rows and seconds."""
+    """Insert rows in large statements, each a transaction; the first is a warm-up. Return rows and seconds."""
     batches = max(1, rows // BATCH_ROWS)
     began = 0.0
     for batch in range(batches + 1):

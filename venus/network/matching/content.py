@@ -1,9 +1,9 @@
 """Exact matching of the rows of one table with many predicates (SREM 2.1). Pure.
 
-A predicate becomes an interest for the indexes. Values become numbers that keep their order, but may round; a pair
-whose value and bound have the same number is therefore evaluated again. Equal predicates are one entry. New entries
-are in a small index of their own until there are enough of them to build the large one again, and entries without
-users are passed over until there are many: an entry that comes or goes does not rebuild the index of thousands.
+A predicate becomes an interest for the indexes. Values become numbers in the same order, possibly rounded; a pair whose
+value and bound have the same number is therefore evaluated again. Equal predicates are one entry. New entries stay in a
+small index of their own until there are enough of them to rebuild the large one. Entries without users are skipped
+until there are many. So one entry more or less never rebuilds an index of thousands.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from venus.predicates.constants import PredicateSort, sort_of
 from venus.predicates.evaluation import Values, evaluate_predicate, keys_of, order_numbers
 from venus.predicates.ranges import Bound, Predicate, Range
 
-#: The large index is built again when the new or the unused entries are more than this, and than a part of all.
+#: The large index is rebuilt when the new or the unused entries are more than this, and more than this part of all.
 REBUILD_MIN, REBUILD_PART = 256, 0.25
 #: Rows kept as a sample of typical events.
 SAMPLE_ROWS = 200
@@ -46,6 +46,7 @@ class _WantedColumn:
     numbers: bool = False
 
     def include(self, wanted: Range) -> None:
+        """Record in which form a range compares the column."""
         if is_about_presence(wanted):
             self.presence = True
         elif wanted.values is not None:
@@ -56,6 +57,8 @@ class _WantedColumn:
 
 @dataclass(slots=True)
 class _Entry:
+    """A predicate with its interest, and the number of its users."""
+
     predicate: Predicate | None  # None = every row
     interest: Interest
     #: By column: the bounds at which a value must be compared again.
@@ -64,7 +67,7 @@ class _Entry:
 
 
 class SharedInterests(Protocol):
-    """The same interests at brokers that share the matching (venus/broker/matching)."""
+    """The interests of an index at other brokers, which share the matching (venus/broker/matching)."""
 
     def add(self, number: int, interest: Interest) -> None:
         """Add an interest."""
@@ -77,7 +80,7 @@ class SharedInterests(Protocol):
 
 
 class ContentIndex:
-    """Predicates of one table, by numbers of their own. A predicate is of any version that has the same columns."""
+    """Index of one table's predicates, by its own numbers. A predicate may be of any version with the same columns."""
 
     def __init__(self, shared: SharedInterests | None = None) -> None:
         self._shared = shared
@@ -99,7 +102,7 @@ class ContentIndex:
 
     @property
     def limit(self) -> int:
-        """One more than the highest number of an entry that there was."""
+        """One more than the highest number that an entry has had."""
         return self._next
 
     def has_columns_of(self, schema: TableSchema) -> bool:
@@ -151,7 +154,7 @@ class ContentIndex:
         return True
 
     def match(self, columns: Columns, rows: int) -> Matches:
-        """Return each pair of a row and an entry whose predicate the row is inside."""
+        """Return each pair of a row and an entry whose predicate includes the row."""
         if not rows or not self._entries:
             return NONE
         events = events_of(self._columns, columns, rows)
@@ -166,6 +169,7 @@ class ContentIndex:
         return Matches.of(found[sure], ids[sure])
 
     def _match_here(self, events: Events) -> tuple[Ids, Ids]:
+        """Return the pairs of a row and an entry by the indexes, before exact comparisons."""
         if not self._sample.count:
             self._sample, self._is_unbuilt = events.select(np.arange(min(events.count, SAMPLE_ROWS))), True
             self._new = list(self._entries)
@@ -186,10 +190,11 @@ class ContentIndex:
         self._is_unbuilt = False
 
     def _index_of(self, numbers: Iterable[int]) -> NumberedIndex:
+        """Build an index of some entries."""
         return NumberedIndex(((number, self._entries[number].interest) for number in numbers), self._sample)
 
     def _list_bounds(self) -> None:
-        """List which entries there are, and at which values each must be compared again."""
+        """List the entries, and the values at which each must be compared again."""
         self._alive = np.zeros(self._next, np.bool_)
         self._alive[list(self._entries)] = True
         names = {name for entry in self._entries.values() for name in entry.doubtful}
@@ -224,7 +229,7 @@ class ContentIndex:
 
 
 def interest_of(predicate: Predicate | None) -> tuple[Interest, dict[str, tuple[float, float]]]:
-    """Return a predicate's interest, which every row inside it matches, and the bounds that need another look."""
+    """Return a predicate's interest, which every row inside it matches, and the bounds to compare exactly."""
     equal: dict[str, frozenset[Hashable]] = {}
     between: dict[str, tuple[float, float]] = {}
     doubtful: dict[str, tuple[float, float]] = {}
@@ -252,7 +257,7 @@ def is_about_presence(wanted: Range) -> bool:
 
 
 def _closed_range(wanted: Range) -> tuple[tuple[float, float], bool]:
-    """Return a range as a closed one of numbers, and whether it has exactly the same values."""
+    """Return a range as a closed range of numbers, and whether both have exactly the same values."""
     low, high, sort = wanted.low, wanted.high, wanted.sort
     assert sort is not None
     if wanted.column.type.kind is Kind.INT:
@@ -277,6 +282,7 @@ def _whole(bound: Bound, *, up: bool) -> int:
 
 
 def _number_of(sort: PredicateSort, bound: Bound) -> float:
+    """Return a bound as a number for the indexes."""
     key: Any = bound.value.key
     if sort is PredicateSort.NUMBER:
         return float(key)
@@ -284,7 +290,7 @@ def _number_of(sort: PredicateSort, bound: Bound) -> float:
 
 
 def events_of(wanted: Mapping[int, _WantedColumn], columns: Columns, rows: int) -> Events:
-    """Return the values of these columns for the indexes: numbers in order, keys for equality, and whether each is."""
+    """Return the values of these columns for the indexes: numbers in order, keys for equality, and presence."""
     numbers: dict[str, Floats] = {}
     others: dict[str, Sequence[Hashable]] = {}
     for number, one in wanted.items():

@@ -35,9 +35,9 @@ class HPartition:
     """Index over groups of `size` columns, each column in `segments` segments.
 
     Each group stores an interest in every subspace that it overlaps. An event lies in one subspace of each group, and
-    every matching interest is in all of them: the event is compared with the one with the fewest interests. Groups of
-    one column are SPartition (BlueDove). Segments end where ranges do, as many on each side, so that hot spots are
-    divided finer.
+    every matching interest is in all of them, so the event is compared only with the subspace of the fewest interests.
+    Groups of one column are SPartition (BlueDove). Each segment has equally many ends of ranges, so that hot spots are
+    divided more finely.
     """
 
     def __init__(self, interests: Sequence[Interest], *, size: int = 2, segments: int = 10) -> None:
@@ -82,6 +82,7 @@ class HPartition:
         return best, counts[best, every], np.stack([start for start, _ in found])[best, every]
 
     def _compare(self, points: Floats, rows: Ids, ids: Ids, counts: Ids, starts: Ids) -> tuple[Ids, Ids]:
+        """Return the pairs of events and the interests of their subspaces that match."""
         places = np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)
         return self._ranges.narrow(points, np.repeat(rows, counts), ids[places])
 
@@ -148,10 +149,10 @@ def _steps(rows: Ids, counts: Ids) -> list[Ids]:
 
 
 class EqualityIndex:
-    """Hash index for interests with at least one equality: the cost of an event is what it finds.
+    """Hash index for interests with at least one equality: the cost of an event is the number of its hits.
 
-    Each interest is indexed by the values of one of its columns, that with the fewest others. The interests found there
-    are then compared in full.
+    Each interest is indexed by the values of one of its columns, the one whose values have the fewest other interests.
+    The interests found there are then compared in full.
     """
 
     def __init__(self, interests: Sequence[Interest]) -> None:
@@ -188,6 +189,7 @@ class EqualityIndex:
         return Matches(found.events[inside], found.interests[inside])
 
     def _find(self, events: Events) -> Matches:
+        """Return the pairs whose indexed equality holds; the other conditions are not checked yet."""
         rows: list[int] = []
         ids: list[Ids] = []
         for column, places in self._filed.items():
@@ -200,10 +202,12 @@ class EqualityIndex:
         return Matches.of(np.repeat(np.array(rows, np.int64), counts), np.concatenate(ids))
 
     def _is_equal(self, events: Events, row: int, number: int) -> bool:
+        """Return whether an event has the values of an interest's other equalities."""
         return all(_values(events, name)[row] in values for name, values in self._rest[number].items())
 
 
 def _values(events: Events, column: str) -> Sequence[Hashable]:
+    """Return the values of a column, None for each event if the events lack it."""
     found = events.others.get(column)
     if found is not None:
         return found
@@ -231,6 +235,7 @@ class IntervalIndex:
         return Matches(np.concatenate([rows for rows, _ in found]), np.concatenate([ids for _, ids in found]))
 
     def _block(self, points: Floats, at: int) -> tuple[Ids, Ids]:
+        """Return the matching pairs of a block of events that begins at event `at`."""
         rows = np.repeat(np.arange(len(points)), self._count)
         interests = np.tile(np.arange(self._count), len(points))
         rows, interests = self._ranges.narrow(points, rows, interests)
@@ -248,7 +253,7 @@ class InterestIndex(Protocol):
 
 
 class TableIndex:
-    """Index of one table: one for interests with an equality, one for the others; `sample` has typical events."""
+    """The two indexes of one table: for interests with an equality, and for the others; `sample` has typical events."""
 
     def __init__(self, interests: Sequence[Interest], sample: Events) -> None:
         filed = [n for n, one in enumerate(interests) if one.equal]

@@ -1,8 +1,7 @@
 """Interests that other brokers have installed here, each subspace under a lease (SREM 4.2). Pure.
 
 Subspaces that their owner does not renew are dropped. A subspace whose digest is not the one that the owner states is
-reported as missing, and the owner sends it as a whole: an owner that has lost messages cannot be answered from old
-interests.
+reported as missing, and the owner sends it as a whole: old interests never answer an owner whose messages were lost.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ INTERESTS_MAX = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledPart:
-    """Change of one subspace, from digest `base` to `digest`; equal ones without changes renew its lease."""
+    """Change of one subspace, from digest `base` to `digest`; equal digests without changes renew its lease."""
 
     table: str
     path: str
@@ -40,6 +39,8 @@ class InstallationMessage:
 
 @dataclass(slots=True, eq=False)
 class _Lease:
+    """The interests of a subspace, and the end of their lease."""
+
     content: NumberedInterests
     until: float
 
@@ -76,6 +77,7 @@ class InstalledSubspaces:
         return len(late)
 
     def _apply(self, origin: str, part: InstalledPart, until: float) -> bool:
+        """Apply the change of one subspace; return False if it must be sent as a whole."""
         key = (origin, part.table, part.path)
         lease = self._leases.get(key)
         if part.is_whole:
@@ -97,6 +99,7 @@ class InstalledSubspaces:
         return True
 
     def _drop(self, key: tuple[str, str, str]) -> None:
+        """Remove a subspace."""
         lease = self._leases.pop(key, None)
         if lease is not None:
             self.interests -= len(lease.content.interests)

@@ -2,10 +2,10 @@
 
 Columns are divided into groups, each of which is a space of its own. An interest is in every subspace that it overlaps,
 of each group; an event lies in one subspace of each group, and the one with the fewest interests suffices. A subspace
-with more than twice the mean is a hot spot and is cut in two, along the column that separates its interests best. What
-counts is the number of interests, and, once changes were matched, the pairs of a change and an interest.
+with more than twice the mean is a hot spot and is cut in two, along the column that separates its interests best. The
+measure is the number of interests and, once changes were matched, the pairs of a change and an interest.
 
-A subspace has a digest of its interests. A broker answers for another one only if both have the same.
+A subspace has a digest of its interests. A broker answers for another one only if both have the same digest.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ HOT_MIN = 32
 CHANGES_MIN = 64
 #: A cut is worth it if neither side has more than this share.
 WORTH = 0.8
-#: So many interests of a subspace decide where it is cut.
+#: At most this many interests of a subspace decide where it is cut.
 SAMPLE = 400
 SUBSPACES_MAX = 4096
 HASH_BITS = 16
-#: The partition is made again when the number of interests has changed by this factor.
+#: The partition is rebuilt when the number of interests has changed by this factor.
 REBUILD = 2.0
 
 Located = list[tuple["Subspace", Ids]]
 
 
 def encode_key(value: Hashable) -> bytes:
-    """Return a value for equality as bytes: the same for equal values, others for others; b"" is NULL."""
+    """Encode a value for equality: equal values have equal bytes, and different values different bytes; b"" is NULL."""
     match value:
         case None:
             return b""
@@ -157,14 +157,14 @@ class Subspace(NumberedInterests):
     path: str = ""
     cut: SpaceCut | None = None
     parts: tuple[Subspace, Subspace] | None = None
-    #: Interests at the last vain attempt to cut it.
+    #: Number of interests at the last failed attempt to cut it.
     uncut_at: int = 0
-    #: Changes that were located here lately.
+    #: Changes that were recently located here.
     changes: float = 0.0
 
     @property
     def work(self) -> float:
-        """How many pairs of a change and an interest there were lately."""
+        """The number of recent pairs of a change and an interest."""
         return self.changes * len(self.interests)
 
 
@@ -217,7 +217,7 @@ class HashedEvents:
 
 
 class ContentSpace:
-    """The subspaces of one table. `subspaces_min` is how many are aimed at, if interests can be separated."""
+    """The subspaces of one table. `subspaces_min` is the number to aim at, if interests can be separated."""
 
     def __init__(self, subspaces_min: int = 64) -> None:
         self._aim = subspaces_min
@@ -278,7 +278,7 @@ class ContentSpace:
         return [(leaves[n], np.flatnonzero(best == n)) for n in np.unique(best).tolist() if leaves[n].interests]
 
     def forget_changes(self, share: float) -> None:
-        """Let this share of the recorded changes count no longer."""
+        """Reduce the recorded changes by this share."""
         for leaf in self._leaves.values():
             leaf.changes *= 1 - share
 
@@ -290,6 +290,7 @@ class ContentSpace:
                 self._cut(leaf, self._groups[int(leaf.path.partition(":")[0])][0])
 
     def _place(self, number: int, interest: Interest) -> None:
+        """Store an interest in every subspace that it overlaps, and cut those that become hot spots."""
         for columns, root in self._groups:
             for leaf in list(_overlapping(root, interest)):
                 leaf.add(number, interest, self._digests[number])
@@ -331,7 +332,7 @@ class ContentSpace:
                 self._cut(part, columns)
 
     def _rebuild(self) -> None:
-        """Divide the columns into groups again, and start with one subspace of each."""
+        """Divide the columns into groups again, and start with one subspace for each group."""
         self._made_of = len(self.interests)
         counts = Counter(name for one in self.interests.values() for name in {**one.equal, **one.between})
         names = [name for name, count in counts.most_common() if count >= SHARE_MIN * self._made_of]
@@ -358,6 +359,7 @@ def _overlapping(root: Subspace, interest: Interest) -> Iterator[Subspace]:
 
 
 def _locate(root: Subspace, events: HashedEvents, rows: Ids) -> Located:
+    """Return the leaves of a group in which events lie, each with its events."""
     found: Located = []
     waiting = [(root, rows)]
     while waiting:
@@ -383,6 +385,7 @@ def _cuts(interests: Sequence[Interest], columns: Sequence[str], depth: int) -> 
 
 
 def _sizes(interests: Sequence[Interest], cut: SpaceCut) -> tuple[int, int]:
+    """Return how many interests would be on each side of a cut."""
     sides = [cut.sides(one) for one in interests]
     return sum(first for first, _ in sides), sum(second for _, second in sides)
 
@@ -393,4 +396,5 @@ def _key_bytes(key: Hashable) -> bytes:
 
 
 def _hash(key: Hashable) -> int:
+    """Return the hash of a key, 0 for NULL."""
     return xxhash.xxh3_64_intdigest(_key_bytes(key)) >> 1 if key else 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-#: Brokers of a top cluster: as many candidates has each event.
+#: Number of brokers of a top cluster, which are the candidates for an event.
 TOP_SIZE = 4
 
 Identifier = tuple[int, ...]
@@ -56,8 +56,8 @@ class CloudShape:
     def distance(self, found: Identifier, target: Identifier) -> Identifier:
         """Return how far a cluster is from a target: less is nearer, zeros are the target itself.
 
-        A digit is as far as one has to count up to it. So each existing cluster has another distance, and the nearest
-        one is found digit by digit.
+        The distance of a digit is the count from the target's digit up to it, so all existing clusters have different
+        distances, and the nearest one is found digit by digit.
         """
         return tuple((a - b) % self.base for a, b in zip(found, target, strict=True))
 

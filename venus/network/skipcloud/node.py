@@ -1,10 +1,10 @@
-"""One broker of SkipCloud: it joins by any known address, exchanges neighbours, routes, and leaves (SREM 3). Pure.
+"""One broker of SkipCloud: it joins through any known address, exchanges neighbours, routes, and leaves (SREM 3). Pure.
 
-Everything that a broker knows, other brokers have sent; none has the whole map. The methods are coroutines that wait
-for the transport alone, so the same code runs over gRPC and in a simulation without an event loop.
+A broker knows only what other brokers have sent; none has the whole map. The methods are coroutines that wait only for
+the transport, so the same code runs over gRPC and in a simulation without an event loop.
 
-Clusters stay about equally large: a broker joins the emptiest of some, and one member of a larger cluster moves to a
-smaller one that it finds by routing to random identifiers.
+Clusters stay about equally large: a new broker joins the emptiest of several, and one member of a larger cluster moves
+to a smaller one that it finds by routing to random identifiers.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class RoutedMessage(Generic[P]):
     target: Identifier
     payload: P | None = None
     hops: int = 0
-    #: Brokers of the sender's cluster that have had it, if the receiver is one too.
+    #: Brokers of the sender's cluster that have had the message, if the receiver is in that cluster too.
     sideways: tuple[str, ...] = ()
-    #: Where the sender expects the receiver; one that has moved since does not accept the message.
+    #: The cluster in which the sender expects the receiver; a receiver that has moved does not accept the message.
     expected: Identifier = ()
     #: For how long the sender waits; each hop waits for less, so that an answer still reaches it.
     budget_s: float = BUDGET_S
@@ -131,7 +131,7 @@ class OverlayNode(Generic[P, R]):
     # -- joining and leaving ---------------------------------------------------------------------------------------
 
     async def join(self, seeds: Sequence[str]) -> bool:
-        """Learn neighbours from one of some addresses and enter the emptiest cluster found; False = none answered."""
+        """Learn neighbours from one of these addresses and enter the emptiest cluster found; False = none answered."""
         if not await self._ask_seed(seeds, is_first=True):
             return False
         own, found = self.cluster, []
@@ -149,6 +149,7 @@ class OverlayNode(Generic[P, R]):
             await self._exchange_with(one, self.shape.depth, is_leaving=True)
 
     async def _enter(self, cluster: Identifier, members: Iterable[Neighbour]) -> None:
+        """Enter a top cluster: exchange with all of its members, and leave the former one."""
         former = [one for one in self.views.top.values() if one.cluster != cluster]
         if cluster != self.cluster:
             self.views.move_to(cluster)
@@ -187,6 +188,7 @@ class OverlayNode(Generic[P, R]):
         await self._balance()
 
     async def _exchange_oldest(self, view: Callable[[], Entries], level: int) -> None:
+        """Exchange with the oldest neighbour of a view; replace silent ones."""
         for _ in range(SILENT_MAX):
             oldest = self.views.take_oldest(view())
             if oldest is None or await self._exchange_with(oldest, level):
@@ -195,6 +197,7 @@ class OverlayNode(Generic[P, R]):
     async def _exchange_with(
         self, other: Neighbour, level: int, *, is_first: bool = False, is_leaving: bool = False
     ) -> bool:
+        """Exchange entries of a level with a neighbour; False = it is silent."""
         offer = self.views.make_offer(level, other.address, self._chance)
         return await self._exchange_at(other.address, level, offer, is_first=is_first, is_leaving=is_leaving)
 
@@ -232,7 +235,7 @@ class OverlayNode(Generic[P, R]):
     # -- equal clusters --------------------------------------------------------------------------------------------
 
     async def _balance(self) -> None:
-        """Move to a random cluster if it has at least two members less, and this broker is the one to move."""
+        """Move to a random cluster if it has at least two members fewer, and this broker is the one to move."""
         target, own = self._random_identifier(), len(self.views.top) + 1
         if own < 2 or target == self.cluster or not self._is_mover(target):
             return

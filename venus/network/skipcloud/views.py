@@ -13,7 +13,7 @@ from venus.network.skipcloud.clusters import CloudShape, Identifier, common_pref
 
 #: Number of entries sent each way in one exchange.
 EXCHANGED = 8
-#: Brokers that have left or do not answer, and from which stamp on news of them are believed again.
+#: Limit of remembered brokers that have left or are silent, with the stamp from which news of them is believed again.
 GONE_MAX = 1024
 #: Members of a top cluster that are kept; many more than an overlay of the planned size has.
 TOP_MAX = 64
@@ -23,14 +23,14 @@ Chance = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """A broker as another one knows it. `stamp` grows with each of its own messages, also over a restart."""
+    """A broker as another broker knows it. `stamp` grows with each of its own messages, also across a restart."""
 
     address: str
     cluster: Identifier
     stamp: int
     #: Matching work of the last seconds, in processor seconds a second.
     load: float = 0.0
-    #: Cycles since it said so itself.
+    #: Cycles since the broker itself sent this.
     age: int = 0
 
 
@@ -63,7 +63,7 @@ class NeighbourViews:
         self.learn(known)
 
     def drop(self, address: str, stamp: int | None = None) -> None:
-        """Drop a broker that does not answer, or left with this stamp; older news of it are not believed any more."""
+        """Drop a broker that does not answer, or left with this stamp; older news of it is no longer believed."""
         last = [view.pop(address).stamp for view in (*self.levels, self.top) if address in view]
         newest = max([*last, stamp or 0, self._gone.pop(address, 0)])
         if newest:
@@ -117,6 +117,7 @@ class NeighbourViews:
         return [one for _, _, _, one in sorted(found, key=lambda entry: entry[:3])]
 
     def _place(self, one: Neighbour) -> None:
+        """Add an entry to each level where it belongs, unless a newer one is there."""
         shared = common_prefix(one.cluster, self.cluster)
         views = [*self.levels[: min(shared + 1, self._shape.depth)]]
         if shared == self._shape.depth and (one.address in self.top or len(self.top) < TOP_MAX):

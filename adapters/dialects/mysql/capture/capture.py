@@ -95,7 +95,7 @@ class MysqlCapture(SourceCapture):
         try:
             return open_cut(self._reader, self._writer, loaded, fills, self._pace, self._halts, self._registry.restores)
         except SchemaChanged:
-            self._registry.definitions.clear()  # a definition may have another text without another time
+            self._registry.definitions.clear()  # the text of a definition may change although its time does not
             raise
 
     def _check_numbers(self, loaded: MysqlCaptureState) -> None:

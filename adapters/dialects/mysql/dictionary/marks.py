@@ -1,7 +1,7 @@
 """Marks that show what no trigger notices: InnoDB's numbers of tables, and summaries of their definitions.
 
-No trigger fires for another expression of a generated column, for a column that is dropped and added again, or for two
-columns that trade names, and InnoDB keeps the table's number. Two things do change: the text of the definition, and the
+No trigger fires when a generated column gets another expression, when a column is dropped and added again, or when two
+columns exchange names, and InnoDB keeps the table's number. Two things do change: the text of the definition, and the
 time at which the server wrote it. Both are stored between two comparisons.
 """
 
@@ -16,7 +16,7 @@ from venus.adapters.dialects.mysql.dictionary.tables import is_mariadb
 from venus.adapters.dialects.mysql.sql import literal, statement
 from venus.errors import DatabaseUnavailable, SourceError
 
-#: InnoDB's encoding leaves such a name as it is.
+#: InnoDB's encoding leaves such a name unchanged.
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
 
@@ -42,7 +42,7 @@ def has_other_columns(before: str, now: str) -> bool:
 
 
 def is_rewritten(before: str, now: str) -> bool:
-    """Return whether the server wrote the definition again since."""
+    """Return whether the server has written the definition again since then."""
     return bool(before) and _split_summary(before)[0] != _split_summary(now)[0]
 
 

@@ -1,7 +1,8 @@
 """Structure of a MariaDB or MySQL table: checks, indexes, defaults (VENUS 3.4).
 
-Everything is expressed in SQL that means the same in PostgreSQL. What has no equal is listed with the reason. MariaDB
-and MySQL compare most texts regardless of case and PostgreSQL exactly, so checks of such texts are only proposed.
+Everything is expressed in SQL that means the same in PostgreSQL. Anything without an equivalent is listed with the
+reason. MariaDB and MySQL compare most texts regardless of case and PostgreSQL exactly, so checks of such texts are only
+proposed.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def build_structure(
 
 
 def _is_exact(declared: MysqlDeclaredType) -> bool:
+    """Return whether only identical values are equal in this type's collation."""
     return not declared.collation or declared.collation.endswith("_bin") or declared.collation == "binary"
 
 
@@ -147,6 +149,7 @@ def _add_index(name: str, rows: Sequence[Row], facts: Mapping[str, ColumnFact], 
 
 
 def _index_term(row: Row, facts: Mapping[str, ColumnFact], *, unique: bool) -> str:
+    """Return one term of an index in PostgreSQL's SQL. Raises NotPortableError."""
     _, column, prefix, descending, sort, expression = row[0], row[1], int(row[2]), row[3] == "1", row[4], row[5]
     if sort not in ("BTREE", "HASH"):
         raise NotPortableError(_FULLTEXT if sort == "FULLTEXT" else f"PostgreSQL has no {sort} index of these columns")

@@ -62,7 +62,7 @@ class MysqlReference:
 
 @dataclass(frozen=True, slots=True)
 class _TableRows:
-    """What the dictionary's other views have about one table."""
+    """The rows of the dictionary's other views about one table."""
 
     columns: list[Row]
     indexes: list[Row]

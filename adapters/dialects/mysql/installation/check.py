@@ -41,7 +41,7 @@ _UNSETTLED = re.compile(
     r"|schema|connection_id|last_insert_id|found_rows|row_count|version|dayname|monthname)\b(?!`)|\bunix_timestamp\(\)",
     re.IGNORECASE,
 )
-#: Types with values above the limit of a row.
+#: Types whose values may exceed the limit of a row.
 _LARGE_TYPES = ("mediumtext", "longtext", "mediumblob", "longblob", "json")
 #: How many rows of each table are searched for values that cannot be carried.
 SAMPLE_ROWS = 10_000
@@ -110,7 +110,7 @@ def _read_privileges(connection: MysqlConnection, account: str) -> set[str]:
 
 
 def find_valve_obstacle(connection: MysqlConnection) -> str:
-    """Return the statement without which the logs are limited only while capture runs; empty if no event is missing."""
+    """Return the statement that lets an event limit the logs even while capture is down; empty if not needed."""
     if connection.row(statement("triggers", "scheduler"))[0] not in ("ON", "1"):
         return "SET GLOBAL event_scheduler = ON;"
     account = str(connection.row("SELECT current_user()")[0])
@@ -153,7 +153,7 @@ def _hidden_column_findings(connection: MysqlConnection, table: MysqlTable) -> I
         columns = [c for c in parse_columns(read_definition(connection, table.sql)) if c not in table.declared]
     except DatabaseUnavailable:
         raise
-    except SourceError:  # the table was dropped meanwhile
+    except SourceError:  # the table has just been dropped
         return
     if columns:
         shown = ", ".join(map(quote, columns))

@@ -1,10 +1,10 @@
 """Statements by which a MariaDB or MySQL database takes over the capture of a business (`venus fallback`).
 
-The registry, the checkpoint and the numbers of tables and batches continue those of the other database, whose capture
-is sealed, as in a PostgreSQL database. Log tables and triggers are DDL, which ends its transaction. They are created
-before it, while writes are still rejected, and each statement is left out if its object exists.
+As in a PostgreSQL database, the registry, the checkpoint and the numbers of tables and batches continue those of the
+other database, whose capture is sealed. DDL for log tables and triggers would end the transaction. It runs before it,
+while writes are still rejected; a statement is left out if its object exists.
 
-While the database follows, its triggers log nothing of what VENUS applies (triggers.sql, unless_applied).
+While the database follows, its triggers do not log what VENUS applies (triggers.sql, unless_applied).
 """
 
 from __future__ import annotations
@@ -70,13 +70,14 @@ def plan_handover(
 
 
 def _find_table(schema: TableSchema, dictionary: MysqlDictionary, database: str) -> MysqlTable | None:
-    """Return the table of a registered one. The heartbeat has another name in a database of another kind."""
+    """Return the table here for a registered one. Another kind of database has another name for the heartbeat."""
     if schema.is_heartbeat:
         return dictionary.tables.get(names.HEARTBEAT, heartbeat_table(database))
     return dictionary.tables.get(schema.name) if schema.namespace == database else None
 
 
 def _describe(known: TableSchema, table: MysqlTable) -> TableSchema:
+    """Return the description of the table here, with the numbers of the registered version."""
     highest = max(c.number for c in known.columns)
     return table.to_schema(known.table_id, known.version, known, highest)
 
@@ -100,7 +101,7 @@ def _object_sql(
 def _trigger_sql(
     table: MysqlTable, table_id: int, present: MysqlInstalledObjects, paths: Seq[CascadePath]
 ) -> Iterator[str]:
-    """Yield the statements that make the triggers of a table those of a database that may follow."""
+    """Yield the statements that give a table the triggers of a database that may follow another one."""
     for trigger in triggers.build_triggers(table, table_id, [p for p in paths if p.child == table.name]):
         there = present.triggers.get(trigger.name)
         if there == trigger.quiet.definition:
@@ -111,9 +112,9 @@ def _trigger_sql(
 
 
 def plan_quiet_triggers(connection: MysqlConnection) -> list[str]:
-    """Return the statements after which the triggers log nothing of what VENUS applies. Reads only.
+    """Return the statements that stop the triggers from logging changes that VENUS applies. Reads only.
 
-    A trigger is missing for a moment, so the application must not write meanwhile.
+    While they run, a trigger is missing for a moment, so the application must not write.
     """
     dictionary = read_dictionary(connection, zero_dates_null=connection.options.zero_dates_null)
     present = MysqlInstalledObjects.read(connection)
@@ -127,7 +128,7 @@ def plan_quiet_triggers(connection: MysqlConnection) -> list[str]:
 
 
 def run_statements(connection: MysqlConnection, statements: Iterable[str]) -> None:
-    """Run DDL in a session of capture, whose sql_mode its triggers keep. Lets the application pass meanwhile."""
+    """Run DDL in a session of capture, because triggers keep its sql_mode. Waits for locks only briefly."""
     connection.run(f"SET lock_wait_timeout = {connection.options.install_lock_timeout_s}")
     for text in statements:
         run_with_retries(connection, text)

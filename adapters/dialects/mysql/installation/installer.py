@@ -1,6 +1,6 @@
 """Installation and removal of capture at MariaDB or MySQL, the release of single tables, and the steps of each.
 
-MySQL commits at every DDL statement, so an installation is not atomic. Instead every step is repeatable: existing
+MySQL commits at every DDL statement, so an installation is not atomic. Instead, every step can be repeated: existing
 objects are not created again, a table is registered after its triggers exist, and the removal drops the triggers first.
 Running an interrupted installation or removal again completes it.
 
@@ -147,7 +147,7 @@ class MysqlInstaller(SourceInstaller):
 
 
 def _drop_order(name: str) -> tuple[bool, str]:
-    """Return the sort key by which tables are dropped. The record is last, because it shows that objects remain."""
+    """Return the sort key for dropping tables. The record is dropped last, because it shows that objects remain."""
     return name == names.SIDE, name
 
 
@@ -203,7 +203,7 @@ def _describe_holders(connection: MysqlConnection) -> str:
 
 
 def run_with_retries(connection: MysqlConnection, sql: str) -> None:
-    """Run a statement. If it gets no lock, let the application proceed and try again."""
+    """Run a statement. If it gets no lock in time, let the sessions that queue behind it proceed, and try again."""
     for left in range(connection.options.install_attempts, 0, -1):
         try:
             connection.run(sql)
@@ -223,7 +223,7 @@ def run_with_retries(connection: MysqlConnection, sql: str) -> None:
 
 
 MENDED = "a trigger or log table was missing or altered and was created again: changes were missed"
-#: A log that an older version made only as wide as the key. It missed no change.
+#: Description of a log that an older version created only as wide as the key. It has missed no change.
 WIDTH = "width of log table "
 _NEW_TABLE = re.compile(r"CREATE TABLE (?!IF NOT)")
 _ENGINE = " ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
@@ -282,7 +282,7 @@ _VALVE_LOCK_S = 2
 
 
 def valve_steps(connection: MysqlConnection, steps: Seq[InstallStep], limits: LogLimits) -> Iterator[InstallStep]:
-    """Yield the steps that make the event limit the logs of the tables that these steps capture."""
+    """Yield the steps that create the event that limits the logs of the tables captured by `steps`."""
     database = connection.address.database
     event, what = f"{quote(database)}.{names.VALVE}", f"event {names.VALVE}"
     parts = {"database": literal(database), "name": literal(names.VALVE)}
@@ -303,7 +303,7 @@ _VALVE_COMMENT = "VENUS "
 
 
 def _valve_logs(database: str, steps: Seq[InstallStep], limits: LogLimits) -> str:
-    """Return the statements of the event, for each log with triggers."""
+    """Return the statements of the event that limits logs: one for each log with triggers."""
     written: dict[int, list[str]] = {}
     for name in (step.what.removeprefix("trigger ") for step in steps if step.what.startswith("trigger ")):
         written.setdefault(table_number(name), []).append(name)

@@ -1,8 +1,8 @@
 """Detection of privileges that VENUS's user has lost. Only the affected tables halt, until the privilege returns.
 
-information_schema shows only objects for which a user has privileges, so a table or column without SELECT looks as if
-it were gone. A statement that names it shows the difference: the server denies access to an existing object, and
-reports a missing one as unknown. Triggers run with the privileges of their definer, which is this user. Without these
+information_schema shows only objects for which a user has privileges, so a table or column without SELECT seems to be
+gone. A statement that names it shows the difference: the server denies access to an existing object, and reports a
+missing one as unknown. Triggers run with the privileges of their definer, which is VENUS's user. Without these
 privileges they fail the application's statements, so VENUS drops them.
 """
 
@@ -48,9 +48,9 @@ class MysqlMissingPrivilege:
 def find_missing_privileges(
     connection: MysqlConnection, captured: Sequence[MysqlCapturedTable], present: MysqlInstalledObjects, *, logs: bool
 ) -> dict[int, MysqlMissingPrivilege | None]:
-    """Return the tables that VENUS may not use. `logs`: test also whether it may read and empty their logs.
+    """Return the tables that VENUS may not use. `logs`: also test whether it may read and empty their logs.
 
-    None stands for a privilege that has returned since the dictionary was read, which shows the table only in part.
+    None means that the privilege has returned since the dictionary was read, which then shows only part of the table.
     """
     existing = [c for c in captured if c.table is not None and c.table.key and c.definition]
     unwritten = _find_unwritable_logs(connection)
@@ -77,7 +77,7 @@ def find_missing_grants(connection: MysqlConnection) -> list[MissingGrant]:
         return []
     for table, uses in _OWN.items():
         if table == sql.IDENTITY and not registry.has_table(connection, table):
-            continue  # an installation of an older version has none
+            continue  # an installation of an older version lacks this table
         for block, privileges in uses:
             if table not in found and not _is_allowed(connection, f"EXPLAIN {statement('registry', block)}"):
                 grant = _grant_statement(connection, privileges, f"{database}.{table}")
@@ -99,13 +99,13 @@ def _has_triggers(captured: MysqlCapturedTable, present: MysqlInstalledObjects) 
 
 
 def _may_read(connection: MysqlConnection, captured: Sequence[MysqlCapturedTable]) -> bool:
-    """Return whether all tables may be read. One round trip tests all of them, which nearly always succeeds."""
+    """Return whether all tables may be read. One round trip tests all of them, and nearly always succeeds."""
     each = [f"({_read_test(connection, c, _needed_columns(c))})" for c in captured]
     return not each or _can_run(connection, " UNION ALL ".join(each))
 
 
 def _was_hidden(connection: MysqlConnection, captured: MysqlCapturedTable) -> bool:
-    """Return whether the dictionary that was read lacks the table, or columns of it, although they exist."""
+    """Return whether the table, or some of its columns, exists but was missing in the dictionary that was read."""
     shown = {name.lower() for name in captured.table.declared} if captured.table else set()
     missing = [c.name for c in captured.known.schema.columns if c.name.lower() not in shown]
     if not missing or not _can_run(connection, _read_test(connection, captured, missing)):
@@ -125,6 +125,7 @@ def _needed_columns(captured: MysqlCapturedTable) -> list[str]:
 
 
 def _read_test(connection: MysqlConnection, captured: MysqlCapturedTable, columns: Sequence[str]) -> str:
+    """Return the statement that the server denies if these columns may not be read."""
     table = f"{quote(connection.address.database)}.{quote(captured.schema.name)}"
     return statement("registry", "may_read", table=table, columns=", ".join(map(quote, columns)) or "1")
 

@@ -66,10 +66,10 @@ def refresh_registry(
     lacks: Mapping[int, MysqlMissingPrivilege | None],
     present: MysqlInstalledObjects,
 ) -> bool:
-    """Update the registry to the dictionary; return whether it has changed.
+    """Update the registry from the dictionary; return whether it has changed.
 
-    `earlier`: InnoDB's numbers before the dictionary was read. `lacks`: the tables that VENUS may not use, or could not
-    when the dictionary was read. The dictionary shows them only in part.
+    `earlier`: InnoDB's numbers before the dictionary was read. `lacks`: the tables that VENUS may not use now, or could
+    not use when the dictionary was read, which shows only parts of them.
     """
     paths, circles = find_reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
@@ -93,7 +93,7 @@ def refresh_registry(
             present = _widen_log(connection, c.table, c.table_id, present)
             mark = marks.table_mark(c.schema.name, now)
             if mark != marks.table_mark(c.schema.name, earlier):
-                continue  # its definition may be older than its number or newer: the next comparison sees both settled
+                continue  # its definition may be older or newer than its number: the next comparison decides
             reason = _missed_changes_reason(c.table, c, present, reaching_it, circular)
             truncated = _follow_mark(connection, c, marks, mark, noted)
             _follow_definition(connection, c, marks, noted, moved=moved or bool(truncated))
@@ -109,11 +109,11 @@ def _pause_table(
     lack: MysqlMissingPrivilege,
     present: MysqlInstalledObjects,
 ) -> None:
-    """Pause a table that VENUS may not use, until it may use it again. The log keeps its rows."""
+    """Pause a table until VENUS's user may use it again. The log keeps its rows."""
     if lack.silences:
         _drop_triggers(connection, captured, present, denied=True)
     known = captured.known.table
-    if is_unreadable(known):  # perhaps because of another missing privilege
+    if is_unreadable(known):  # perhaps another privilege is missing
         state, why = state_before_halt(known)
         known = replace(known, state=state, reason=why)
     elif known.state == registry.PAUSED:
@@ -161,7 +161,7 @@ def _drop_triggers(
 def stop_tables(connection: MysqlConnection, tables: Iterable[RegisteredTable], reason: str) -> bool:
     """Drop the triggers of tables whose logs are at their limit; return whether there were any.
 
-    The registry comes first: a table whose triggers are still there is only read again without need. Writers queue
+    The registry is updated first: if triggers then remain, the table is only read again needlessly. Writers queue
     behind the lock request of a DROP TRIGGER, so its timeout is short.
     """
     present, stopped = MysqlInstalledObjects.read(connection), False
@@ -226,7 +226,7 @@ def _missed_changes_reason(
 def _follow_mark(
     connection: MysqlConnection, c: MysqlCapturedTable, marks: InnodbNumbers, mark: str, noted: Mapping[int, str]
 ) -> str:
-    """Store InnoDB's number of a table. Return the reason for RESYNC if nothing but TRUNCATE explains a new one."""
+    """Store InnoDB's number of a table. If only TRUNCATE explains a new number, return the reason for RESYNC."""
     if not mark or noted.get(c.table_id) == mark or c.state == registry.PAUSED:
         return ""
     altered = c.access is None or has_other_columns(noted.get(definition_key(c.table_id), ""), _summarise(c))
@@ -249,7 +249,7 @@ def _follow_definition(
     if before == look or not c.definition or c.state == registry.PAUSED:
         return
     if may_have_altered(before, look, moved=moved):
-        registry.restart_fill(connection, c.table_id)  # before it is stored: a crash in between loses nothing
+        registry.restart_fill(connection, c.table_id)  # first, so that a crash in between loses nothing
     marks.store(slot, look)
 
 

@@ -1,11 +1,11 @@
 """The log table and the triggers of one captured table, as statements. Pure.
 
-A trigger logs a key under a new number. Whether the row exists, and its values, are read later in one snapshot. So a
-key that is logged twice, or although its row did not change, costs a little and does no harm.
+A trigger logs a key under a new number. Whether the row exists, and its values, are read later in one snapshot. So it
+does no harm, and costs little, if a key is logged twice, or although its row did not change.
 
-InnoDB runs ON DELETE and ON UPDATE actions below the triggers: those of the child do not fire. The trigger that logs
-the children's keys is therefore on the table where the cascade begins. A path is the chain of foreign keys from there
-to a captured table. It may pass through tables that are not captured.
+InnoDB runs ON DELETE and ON UPDATE actions below the level of triggers, so the child's triggers do not fire. The
+trigger that logs the children's keys is therefore on the table where the cascade begins. A path is the chain of foreign
+keys from there to a captured table. It may pass through tables that are not captured.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CascadePath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircularCascade:
-    """A cascade that returns to a table of its own path. Triggers cannot follow it to an unknown depth."""
+    """A cascade that returns to a table of its own path. Triggers cannot follow it, because its depth is unknown."""
 
     reference: MysqlReference
     tables: tuple[str, ...]
@@ -136,7 +136,7 @@ class MysqlTrigger:
         return replace(self, body=statement("triggers", "unless_applied", body=self.body))
 
     def is_equal_to(self, there: tuple[str, str, str, str] | None) -> bool:
-        """Return whether an entry of the dictionary logs the application's changes as this trigger does."""
+        """Return whether the trigger of a dictionary entry logs the application's changes as this one does."""
         return there in (self.definition, self.quiet.definition)
 
 
@@ -147,7 +147,7 @@ def key_description(table: MysqlTable) -> str:
 
 
 def narrow_key_description(table: MysqlTable) -> str:
-    """Return the same description as older versions wrote it, whose logs were only as wide as the key."""
+    """Return the description of the key that older versions wrote, whose logs were only as wide as the key."""
     keys = log_key_columns(len(table.key))
     return ", ".join(f"{k} {narrow_log_type(table.declared[name])}" for k, name in zip(keys, table.key, strict=True))
 

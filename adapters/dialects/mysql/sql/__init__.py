@@ -32,7 +32,7 @@ FOLLOWER_TABLE = re.compile(
 #: Triggers that reject writes while another database is the application's.
 REJECT_TRIGGER = re.compile(r"venus_reject_[iud]_\d{5,}")
 LOG_TABLE = re.compile(r"venus_l_(\d{5,})")
-#: Beginning of the comment on every log table. The name alone does not prove ownership.
+#: Beginning of the comment on every log table, which proves that VENUS created it; a name alone does not.
 _LOG_COMMENT = re.compile(r"k1 \w")
 TRIGGER = re.compile(r"venus_[iudxyz]_(\d{5,})(_[0-9a-f]{8})?")
 

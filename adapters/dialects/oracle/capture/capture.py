@@ -1,9 +1,9 @@
-"""Capture at an Oracle database: schema changes, the backlog, and the opening of cuts with what they claim.
+"""Capture at an Oracle database: schema changes, the backlog, and the opening of cuts with their claims.
 
 A poll that finds nothing is one statement outside of any transaction: it reads the first entry of each log index. Only
-if there is an entry, the source opens a snapshot and compares the dictionary. A cut claims log rows and truncations in
-the reader's snapshot. `refresh_schemas` finds what leaves no trace in the logs every few seconds: DDL that no trigger
-recorded, and changes that another process made in the registry.
+if there is an entry does the source open a snapshot and compare the dictionary. A cut claims log rows and truncations
+in the reader's snapshot. `refresh_schemas` finds what leaves no trace in the logs every few seconds: DDL that no
+trigger recorded, and changes that another process made in the registry.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class OracleCapture(SourceCapture):
         return [s for s in present if (s.table_id, s.version) not in known]
 
     def _read_fingerprint(self) -> tuple[object, ...] | None:
-        """Return what changes with the dictionary or the registry; None if something certainly has to be compared."""
+        """Return a value that changes with the dictionary or the registry; None if a comparison is certainly needed."""
         writer = self._database.writer
         looks = self._database.dictionary.read_fingerprint()
         noted = writer.fetch_rows(statement("registry", "ddl_rows"))
@@ -217,7 +217,7 @@ class OracleCapture(SourceCapture):
 
     def restart_with_sweep(self, table_id: int, version: int) -> None:
         if registry.read_tables(self._database.writer)[table_id].is_unfinished:
-            return  # VENUS has shipped nothing of it
+            return  # VENUS has shipped no row of it
         self.restart_fill(table_id)
         with self._database.writer.transaction():
             registry.restart_with_sweep(self._database.writer, table_id, version)
@@ -249,7 +249,7 @@ class OracleCapture(SourceCapture):
 
     def _blocker_ages(self) -> dict[str, int]:
         ages = check.read_blocker_ages(self._database.writer) if self._sees_blockers else None
-        self._sees_blockers = ages is not None  # a refusal is not asked for again
+        self._sees_blockers = ages is not None  # do not ask again after a refusal
         return ages or {}
 
     def describe_blockers(self) -> str:
@@ -286,7 +286,7 @@ def first_unhandled_ddl(noted: Seq[Row], tables: Mapping[int, OracleAccess]) -> 
 def find_truncations(
     noted: Seq[Row], tables: Mapping[int, OracleAccess], readable: Mapping[int, OracleAccess]
 ) -> Truncations:
-    """Return the truncations that this cut carries; those of a table that it does not read wait for that table."""
+    """Return the truncations that this cut carries; those of tables that it does not read have to wait."""
     by_name = {(a.layout.schema.namespace, a.layout.schema.name): t for t, a in tables.items()}
     found = Truncations(numbers=[], tables=set())
     for number, event, owner, name, _ in noted:
@@ -319,7 +319,7 @@ def build_claims(
 def _read_log_numbers(
     reader: OracleSession, bounds: CutBounds, logs: Mapping[int, OracleAccess]
 ) -> tuple[dict[int, array[int]], int]:
-    """Return the log rows of this cut, and the table that may have more of them (0 = none)."""
+    """Return the log rows of this cut, and the number of the table that may have more (0 = none)."""
     numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))
     ids, left = bounds.order_tables(logs), bounds.rows
     if not ids:
@@ -365,7 +365,7 @@ class IdlePoll:
 
     def __init__(self) -> None:
         self._probe = ""
-        self._left: Row = ()  # number and newest of the DDL records that wait for their table
+        self._left: Row = ()  # how many DDL records wait for their table, and the newest of them
         #: Log rows deleted since the index was coalesced, by log table.
         self.deleted: dict[str, int] = {}
 

@@ -28,7 +28,7 @@ from venus.codec.batch import TableChanges, marker
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch
 
-#: Why a table has to be read again from which a row has vanished without a deletion. VENUS does not send a tombstone.
+#: Why a table has to be read again: a row has vanished without a logged deletion. VENUS does not send a tombstone.
 VANISHED = (
     "row {key} was changed and has vanished without a logged deletion: a policy hides it from VENUS's user"
     " (`venus check` names it), or it was removed without a trigger (TRUNCATE, a partition, FLASHBACK TABLE):"
@@ -67,7 +67,7 @@ class LogPart:
     seen: set[Row] = field(default_factory=set)
 
     def drop_sent_rows(self, rows: list[Row], keys: int) -> list[Row]:
-        """Return the rows that this cut has not sent yet; in one snapshot, a row of an earlier slice is unchanged."""
+        """Return the rows that this cut has not sent yet. All slices read one snapshot, so a sent row is unchanged."""
         if self.in_one:
             return rows
         found = [row for row in rows if row[:keys] not in self.seen]
@@ -142,7 +142,7 @@ class OracleCut:
         self._read = True
 
     def _postpone(self, table_id: int) -> None:
-        """Leave a table to the next cut, which begins with it."""
+        """Postpone a table to the next cut, which begins with it."""
         self._claims.pop(table_id)
         if not self._left:
             self._bounds.first_table = table_id
@@ -191,7 +191,7 @@ class OracleCut:
         return claim.truncated or claim.access.layout.schema.table_id in self._bounds.emptied
 
     def _drop_vanished_rows(self, rows: list[Row], access: OracleAccess, deleted: Collection[Row]) -> list[Row]:
-        """Drop rows that are gone without a logged deletion, and record the first of them."""
+        """Drop rows that no longer exist although the log has no deletion, and record the first of them."""
         keys = access.layout.key_count
         lost = [row for row in find_vanished_rows(rows) if row[:keys] not in deleted]
         if lost:

@@ -1,8 +1,8 @@
 """Column types that replace the default mapping, by table and column. Pure but for the queries.
 
 There are three sources: `[source.type_map]`, VENUS_TYPE_MAP at the source (recorded by `install-triggers --type-map`),
-and `--type-map` of the command itself. A later one overrides an earlier one. Values stay exact here too: a value that
-does not fit the requested type halts its table by name.
+and `--type-map` of the command itself. A later source overrides an earlier one. Values stay exact here too: a value
+that does not fit the requested type halts its table, and the reason names it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BIGINT_DIGITS = 18
 class Override:
     """One mapping that can be requested."""
 
-    to: str  # its name in the configuration
+    to: str  # the name of this mapping in the configuration
     mapping: OracleTypeMapping
 
 
@@ -119,7 +119,7 @@ def normalise_switch(name: str) -> str:
 
 
 def is_switch(name: str) -> bool:
-    """Whether a name is that of a type and not of a column, as `normalise_switch` spells it."""
+    """Whether a name, in the spelling of `normalise_switch`, is that of a type rather than of a column."""
     return name in SWITCHES or name in TEXT_SWITCHES
 
 
@@ -188,10 +188,12 @@ def encoded_mapping(declared: OracleDeclaredType, encoding: str) -> OracleTypeMa
 
 
 def _whole_bytes(_: OracleDeclaredType) -> str:
+    """Return the expression that reads a short text as bytes."""
     return "UTL_RAW.CAST_TO_RAW({c})"
 
 
 def _bytes_in_pieces(declared: OracleDeclaredType) -> str:
+    """Return the expression that reads a long text as hexadecimal digits, piece by piece."""
     most = TEXT_CHARS if declared.length <= TEXT_CHARS else EXTENDED_CHARS
     pieces = (f"SUBSTRB({{c}}, {n}, {RAW_BYTES})" for n in range(1, min(4 * declared.length, most) + 1, RAW_BYTES))
     return " || ".join(f"TO_CLOB(RAWTOHEX(UTL_RAW.CAST_TO_RAW({piece})))" for piece in pieces)
@@ -208,7 +210,7 @@ class RecordedType:
 
     @property
     def name(self) -> str:
-        """OWNER.TABLE.COLUMN."""
+        """The column as OWNER.TABLE.COLUMN."""
         return f"{self.owner}.{self.table}.{self.column}"
 
 

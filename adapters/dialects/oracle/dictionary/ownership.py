@@ -84,7 +84,7 @@ def read_owned_objects(session: OracleSession, listed: Iterable[Row] | None = No
 
 
 def read_valve(session: OracleSession) -> str:
-    """Return the block that the job of the valve runs; empty without one. A job of the application is no valve."""
+    """Return the block that the job of the valve runs; empty without one. A job of the application does not count."""
     return "".join(str(r[0]) for r in session.fetch_rows(statement("dictionary", "valve")) if TABLE in str(r[0]))
 
 

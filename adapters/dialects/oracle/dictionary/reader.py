@@ -51,7 +51,7 @@ class OracleDictionary:
         self._session = session
         self._version = version
         self.user = user
-        self.release = version.name  # of the server, as exactly as it says
+        self.release = version.name  # the server's version, as exactly as it reports it
         self.schemas = tuple(schemas) or (user,)
         self._structures: dict[str, structure.SchemaRows] = {}
         #: The rows about columns and about keys by schema and table; a statement reads a whole schema.

@@ -54,15 +54,15 @@ class Segments:
         return describe_replaced_segments(self.stored.get(table_id, NOTHING), self.now.get(place, NOTHING))
 
     def altered_triggers(self, table_id: int, place: tuple[str, str]) -> str:
-        """Return which triggers of a table were altered since the last comparison; empty if none was."""
+        """Return a text that names the triggers altered since the last comparison; empty if none was."""
         before = self.stored.get(table_id, NOTHING)
         if before.get(RELEASE, self.release) != self.release:
-            return ""  # its upgrade has compiled all triggers
+            return ""  # an upgrade of the server has compiled all triggers
         return describe_altered_triggers(before, self.now.get(place, NOTHING))
 
 
 def describe_replaced_segments(before: Marks, now: Marks) -> str:
-    """Return which segments of a table were replaced or removed; empty for a table without stored marks."""
+    """Return a text that names the replaced or removed segments of a table; empty without stored marks."""
     changed = sorted(n for n, mark in before.items() if not n.startswith(TRIGGER) and now.get(n) != mark)
     if not changed:
         return ""
@@ -76,7 +76,7 @@ def describe_replaced_segments(before: Marks, now: Marks) -> str:
 
 
 def describe_altered_triggers(before: Marks, now: Marks) -> str:
-    """Return which triggers of a table were altered; schema_changes.py detects the ones that are gone."""
+    """Return a text that names the altered triggers of a table; schema_changes.py detects missing triggers."""
     known = {n: m for n, m in before.items() if n.startswith(TRIGGER) and n not in (DEFINITION, RELEASE)}
     changed = sorted(
         n for n, m in known.items() if not m.endswith(INVALID) and now.get(n, m).removesuffix(INVALID) != m

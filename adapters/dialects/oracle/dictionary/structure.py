@@ -107,7 +107,7 @@ def _build_constraints(
 ) -> _Constraints:
     """Return the enforced constraints of a table; ENABLE NOVALIDATE guarantees nothing about older rows.
 
-    A foreign key that was dropped between two queries has no columns.
+    A foreign key without columns was dropped between two queries.
     """
     made = _Constraints()
     listed = _columns_by_name(rows.constraint_columns.get(name, []))
@@ -153,7 +153,7 @@ def _add_check(
     *,
     not_valid: bool,
 ) -> None:
-    """Add a check constraint. A NOT NULL that older rows may violate is one, because the column itself allows NULL."""
+    """Add a check constraint. A NOT NULL that older rows may violate counts as one: the column itself allows NULL."""
     if _NOT_NULL.fullmatch(condition) and not not_valid:
         return
     before = len(made.checks)

@@ -1,4 +1,4 @@
-"""Tables as Oracle's dictionary describes them: kind, key, readings of columns, refusals, choice by patterns.
+"""Tables as Oracle's dictionary describes them: kind, key, how columns are read, refusals, choice by patterns.
 
 A table that is left out has no rows of the application's own. A table that has such rows and cannot be carried is
 refused, so that nothing is silently missing at the target.
@@ -73,11 +73,12 @@ class TableKinds:
         return {str(name): "ledger" for name in self._ledgers(owner)} | {str(name): str(kind) for kind, name in rows}
 
     def _ledgers(self, owner: str) -> list[str]:
+        """Return the names of the blockchain tables of a schema."""
         if not (self._version.ledgers and self._sees_ledgers):
             return []
         try:
             return [str(row[0]) for row in self._session.fetch_rows(statement("kinds", "ledgers"), {"owner": owner})]
-        except (SourceError, SchemaChanged):  # a 19c before the update that introduced them; do not ask again
+        except (SourceError, SchemaChanged):  # a 19c before the update that introduced ledger tables; do not ask again
             self._sees_ledgers = False
             return []
 
@@ -134,20 +135,20 @@ class ListedTable:
 
     @property
     def qualified_name(self) -> str:
-        """OWNER.TABLE."""
+        """The table as OWNER.TABLE."""
         return f"{self.owner}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharacterSets:
-    """The character sets of a database; empty if it does not say."""
+    """The character sets of a database; empty if they are unknown."""
 
     database: str = ""
     national: str = ""
 
     @property
     def is_unicode(self) -> bool:
-        """Whether VENUS gets every text as it is stored."""
+        """Whether VENUS receives every text as it is stored, without a lossy conversion."""
         return self.database in ("", "AL32UTF8", "UTF8", "UTFE")
 
     def converts(self, declared: OracleDeclaredType) -> bool:
@@ -232,7 +233,7 @@ def build_table(
     asked: Map[str, str] = NOTHING,
     switches: Map[str, str] = NOTHING,
 ) -> OracleTable:
-    """Build a table from the dictionary's rows; `asked` by upper-case column, `switches` by type. Pure."""
+    """Build a table from dictionary rows. Requested types: `asked` by upper-case column, `switches` by type. Pure."""
     read = _ColumnReader()
     numbers = {c.name: c.number for c in known.columns} if known else {}
     number_max = max([number_max, *numbers.values()])

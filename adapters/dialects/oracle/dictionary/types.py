@@ -45,7 +45,7 @@ class OracleDeclaredType:
 
     @property
     def padding_type(self) -> str:
-        """The type to which a cast gives a value this column's blanks; empty if the column has none."""
+        """The type to cast a value to so that it gets this column's trailing blanks; empty if it has none."""
         if self.data_type == "NCHAR":
             return f"NCHAR({self.length})"
         return f"CHAR({self.length} {'BYTE' if self.in_bytes else 'CHAR'})" if self.data_type == "CHAR" else ""
@@ -81,7 +81,7 @@ class OracleTypeMapping:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a text at the source, as it is stored."""
+        """Whether it is stored as a text at the source."""
         return self.text == "text" or bool(self.encoding)
 
 

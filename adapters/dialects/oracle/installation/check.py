@@ -1,7 +1,7 @@
 """The findings of `venus check` at an Oracle source: missing privileges as GRANT lines, and what cannot be carried.
 
 Reads only. Privileges through a role count, because the triggers touch only objects of their own schema. The GRANT
-lines are direct all the same, so that a change of roles revokes nothing.
+lines grant directly, so that a later change of roles revokes nothing.
 
 A table with a type that cannot hold every value would halt sooner or later. So `check` and the installation read every
 row of a table before it is captured, once for all columns with a requested type. The findings also name full
@@ -236,6 +236,7 @@ def _one_table_findings(table: OracleTable, version: Version, visible: Visibilit
 
 
 def _remedy(reason: str) -> str:
+    """Return the remedy for a table that is refused for this reason."""
     if reason.startswith("column "):
         return WAY_OUT
     return "exclude the table in [source] exclude"
@@ -289,7 +290,7 @@ def room_findings(session: OracleSession) -> Iterator[Finding]:
 
 
 def direct_path_findings(session: OracleSession, user: str, tables: Collection[str]) -> Iterator[Finding]:
-    """Yield the tables that are written by direct path or in parallel, which triggers end without a message."""
+    """Yield the tables that are written by direct path or in parallel: triggers silently disable both."""
     try:
         found = session.fetch_rows(statement("sampling", "direct_path"))
     except (SourceError, SchemaChanged):

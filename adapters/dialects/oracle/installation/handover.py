@@ -1,10 +1,10 @@
 """Statements by which an Oracle database takes over the capture of a business (`venus fallback`).
 
 As in a PostgreSQL database, the registry, the checkpoint and the numbers of tables and batches continue those of the
-other database, whose capture is sealed. Log tables and triggers are DDL, which ends its transaction. They are created
-before it, while writes are still rejected, and each statement is left out if its object exists.
+other database, whose capture is sealed. DDL for log tables and triggers would end the transaction. It runs before it,
+while writes are still rejected; a statement is left out if its object exists.
 
-While the database follows, its triggers log nothing of what VENUS applies (triggers.sql, quiet).
+While the database follows, its triggers do not log what VENUS applies (triggers.sql, quiet).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _find_tables(dictionary: OracleDictionary, schemas: Seq[TableSchema]) -> lis
 def _find_table(
     known: TableSchema, dictionary: OracleDictionary, listed: Mapping[tuple[str, str], ListedTable]
 ) -> OracleTable | None:
-    """Return the table of a registered one. The heartbeat has another name in a database of another kind."""
+    """Return the table here for a registered one. Another kind of database has another name for the heartbeat."""
     if known.is_heartbeat:
         at = listed.get((dictionary.user, HEARTBEAT))
         at = at or ListedTable(owner=dictionary.user, name=HEARTBEAT, partitioned=False, rows=1, is_own=True)
@@ -110,7 +110,7 @@ def _object_sql(table: OracleTable, here: OracleObjects, database: OracleDatabas
 
 
 def _trigger_sql(table: OracleTable, here: OracleObjects, user: str, version: Version) -> Iterator[str]:
-    """Yield the statements that make the triggers of a table those of a database that may follow."""
+    """Yield the statements that give a table the triggers of a database that may follow another one."""
     on = f"{table.keyed.owner}.{table.keyed.name}"
     for made in build_triggers(table.keyed, table.schema.table_id):
         quiet = ddl.quiet_trigger(made, user)
@@ -122,9 +122,9 @@ def _trigger_sql(table: OracleTable, here: OracleObjects, user: str, version: Ve
 
 
 def plan_quiet_triggers(database: OracleDatabase) -> list[str]:
-    """Return the statements after which the triggers log nothing of what VENUS applies. Reads only.
+    """Return the statements that stop the triggers from logging changes that VENUS applies. Reads only.
 
-    A trigger is disabled for a moment, so the application must not write meanwhile.
+    While they run, a trigger is disabled for a moment, so the application must not write.
     """
     here = read_planned_objects(database.writer, database.version)
     known = [entry.schema for entry in registry.read_tables(database.writer).values() if not entry.schema.is_heartbeat]

@@ -260,7 +260,7 @@ class OracleInstallPlanner:
 
     @staticmethod
     def _room_steps(known: OracleRegistryEntry, table: OracleTable, here: OracleObjects) -> list[OracleStep]:
-        """Return the step that gives the room of a log back that was at its limit, if no trigger writes it."""
+        """Return the step that frees the space of a log that was at its limit, if no trigger writes to it."""
         if not known.table.reason.startswith(LOG_FULL) or any(
             name in here.triggers and here.triggers[name].enabled
             for name in _existing_triggers(table.schema.table_id, here)
@@ -326,7 +326,7 @@ class OracleInstallPlanner:
         """Return every statement that removes VENUS from the schema: triggers first, the record of objects last."""
         here = read_planned_objects(self._session, self._version)
         kinds = here.kinds
-        self._dictionary.list_tables()  # its cached state may be outdated
+        self._dictionary.list_tables()  # the cached state of the dictionary may be outdated
         order = {"TRIGGER": 0, "VIEW": 1, "TABLE": 2, "SEQUENCE": 3}
         ours = sorted(kinds, key=lambda n: (n == ownership.TABLE, order[kinds[n]], n))
         steps = [_run_step("VENUS", f"{kinds[n].lower()} {n}", ddl.drop_object(kinds[n], n)) for n in ours]

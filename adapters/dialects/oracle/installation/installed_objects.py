@@ -1,10 +1,10 @@
 """VENUS's objects in the dictionary, renamed ones included, and the statement that frees the space of the logs.
 
-FLASHBACK TABLE TO BEFORE DROP leaves the triggers of a table under their names in the recycle bin, and a redefinition
-under those of its interim table. They still write the log. So VENUS finds triggers by their table and by the log that
-their text names.
+After FLASHBACK TABLE TO BEFORE DROP, the triggers of a table keep their names in the recycle bin; after a redefinition,
+they have those of its interim table. They still write to the log. So VENUS finds triggers by their table and by the log
+that their text names.
 
-The valve is a job of the scheduler, which also runs while VENUS is away. It disables the triggers of a table whose log
+The valve is a job of the scheduler, which runs even while VENUS is down. It disables the triggers of a table whose log
 reaches the limit of the settings: otherwise the log would fill its tablespace, and the application's statements would
 fail. Capture runs the same block, in case the scheduler is off.
 """
@@ -27,8 +27,8 @@ from venus.adapters.dialects.registry_rules import LogLimits, full_log_reason
 
 #: The statement of a row trigger, or of one that is captured inline.
 _LOGS = re.compile(r"INSERT INTO (VENUS_L_\d{5,}) \(SEQ, OP, |UPDATE (VENUS_TABLE_LOG) SET SEQUENCE = V_SEQ ")
-#: A log that has grown once keeps its segments. They count only if the log has so many rows that the longest keys would
-#: fill them: a row has no more bytes.
+#: A log that has grown once keeps its segments. Its size counts only if its rows, with keys of the greatest length,
+#: could fill that size.
 _ROW_BYTES_MAX = 8192
 
 
@@ -72,7 +72,7 @@ class OracleObjects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleTriggers:
-    """What a comparison of the captured tables needs to know about VENUS's own objects."""
+    """The facts about VENUS's own objects that a comparison of the captured tables needs."""
 
     owned: OracleOwnedObjects
     triggers: dict[str, OracleInstalledTrigger]
@@ -136,7 +136,7 @@ def read_planned_objects(session: OracleSession, version: Version) -> OracleObje
 
 
 def read_follower_removals(session: OracleSession, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what removes the traces of a fall-back: what was switched off is on again, staging tables are gone."""
+    """Yield the steps that undo a fall-back: they switch constraints and triggers on, and drop staging tables."""
     if SWITCHED_OFF in kinds:
         for name, *texts in session.fetch_rows(statement("dictionary", "switched_off")):
             yield from ((f"{name} is on again", str(text)) for text in texts if text)
@@ -159,7 +159,7 @@ def _full_conditions(limits: LogLimits) -> Iterator[str]:
 
 
 def valve_steps(limits: LogLimits, here: OracleObjects) -> Iterator[tuple[str, str, bool]]:
-    """Yield the steps that make the job what the limits say: what, statement, whether it is done."""
+    """Yield the steps that make the job match the limits: a title, the statement, whether it is done."""
     wanted = valve_block(limits) if limits.is_set else ""
     if here.valve and here.valve.split() != wanted.split():
         yield f"older job {ownership.VALVE}", statement("valve", "drop_job"), False
@@ -169,7 +169,7 @@ def valve_steps(limits: LogLimits, here: OracleObjects) -> Iterator[tuple[str, s
 
 
 def describe_limits(limits: LogLimits, user: str) -> list[str]:
-    """Return the lines of the installation's script about the room of the logs, and what only a DBA can do about it."""
+    """Return the lines of the installation's script about the space of the logs, and the part only a DBA can do."""
     lines = []
     if limits.tablespace:
         lines.append(

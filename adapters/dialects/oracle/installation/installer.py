@@ -68,7 +68,7 @@ def adopt_steps(session: OracleSession, steps: Seq[OracleStep]) -> None:
     """Complete an installation by hand: run the steps that only VENUS runs. Raises Refused for a missing step."""
     missing = [s.shown for s in steps if not s.shown.exists and not s.shown.adopted]
     if missing:
-        first = next((s for s in missing if not s.what.startswith(RECORD)), missing[0])  # an object is more telling
+        first = next((s for s in missing if not s.what.startswith(RECORD)), missing[0])  # an object says more
         count = f"{len(missing)} statements of the installation have not been run"
         hint = "print the rest with `venus install-triggers --dry-run`; existing objects must be as they were printed"
         raise Refused(f"{count}, the first: {first.table}: {first.what}", hint=hint)
@@ -141,7 +141,7 @@ def _drop_triggers(session: OracleSession, triggers: Seq[str]) -> None:
 
 
 def _record_failure(session: OracleSession, table: str, why: str) -> None:
-    """Record why a table is not captured (any more); a new table waits for the next installation."""
+    """Record why a table is not, or no longer, captured; a new table waits for the next installation."""
     if "VENUS_CAPTURED_TABLE" not in read_objects(session).kinds:
         return
     for table_id, known in registry.read_tables(session).items():
@@ -197,7 +197,7 @@ class OracleInstaller(SourceInstaller):
         return [step.shown for step in steps]
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Install what is missing. Oracle commits each step; a failing step removes its table's triggers again."""
+        """Install the missing objects. Oracle commits each step; a failing step removes its table's triggers again."""
         raise_blocking_finding(self.check(include, exclude))
         steps = self._planner().plan(include, exclude)
         run_steps(self._database.writer, steps)

@@ -1,12 +1,12 @@
 """Checks of `venus check` on the rows of a table: values that cannot be carried, or only with changes.
 
-A sample of each table shows frequent values. A type that cannot hold every value is proved: `check` and the
+A sample of each table shows frequent values. A type that cannot hold every value needs proof: `check` and the
 installation read every row once, before the table is captured.
 
 In a database whose character set is not Unicode, the server converts texts for VENUS. It replaces bytes that the
-character set does not define, without an error: typically those of a client that had set NLS_LANG to the database's own
-character set. A round trip of the values shows such bytes. Texts of keys are read in full, because two keys must not
-become one. Where the configuration names an encoding, a sample is fetched as bytes and decoded here.
+character set does not define, without an error: typically bytes from a client that had set NLS_LANG to the database's
+own character set. A round trip of the values shows such bytes. Texts of keys are read in full, because two keys must
+not become one. Where the configuration names an encoding, a sample is fetched as bytes and decoded here.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from venus.errors import SourceError
 from venus.model import Finding
 
 SAMPLE_ROWS, FETCH_ROWS = 20_000, 500
-#: A piece of a text fits a VARCHAR2 before and after its conversion; of a CLOB only the beginning is tried.
+#: A piece of a text fits a VARCHAR2 before and after its conversion; only the beginning of a CLOB is tried.
 PIECE_CHARS, CLOB_CHARS = 1_000, 4_000
 _CONVERTED = ("CHAR", "VARCHAR2", "CLOB")
 LOBS = ("CLOB", "NCLOB", "BLOB")
 #: Text of a finding about such values.
 REPLACED = "bytes that {charset} does not define, and the server would replace them without an error"
-#: The way out for such values.
+#: The remedy for such values.
 READ_BYTES = (
     f'"TABLE.COLUMN" = "{ENCODED}ENCODING" in [source.type_map] reads a CHAR or VARCHAR2 as bytes; or {WAY_OUT}'
 )
@@ -58,13 +58,13 @@ def character_set_findings(sets: CharacterSets) -> Iterator[Finding]:
 
 
 def prove_rows(session: OracleSession, table: OracleTable, sets: CharacterSets) -> Iterator[Finding]:
-    """Read every row of a table that is not captured yet, as far as a sample is not enough."""
+    """Yield the findings that need every row of a table, not only a sample; only for tables not captured yet."""
     yield from prove_types(session, table)
     yield from prove_keys(session, table, sets)
 
 
 def prove_keys(session: OracleSession, table: OracleTable, sets: CharacterSets) -> Iterator[Finding]:
-    """Read the texts of all keys, if the server may replace bytes of them."""
+    """Yield the findings about the texts of all keys, if the server may replace bytes in them."""
     looked = {n: check for n, check in _replacement_checks(table, sets).items() if n in table.schema.key}
     if not looked:
         return
@@ -98,7 +98,7 @@ def _count_in_every_row(session: OracleSession, table: OracleTable, checks: Iter
 
 
 def _replacement_checks(table: OracleTable, sets: CharacterSets) -> dict[str, str]:
-    """Return the check of each text of the database's character set; empty if that is Unicode."""
+    """Return the check of each text column in the database's character set; empty if that is Unicode."""
     if sets.is_unicode:
         return {}
     asked = {name: reading.declared for name, reading in table.readings.items() if not reading.mapping.encoding}
@@ -149,7 +149,7 @@ def sample_findings(
 
 
 def _encoding_findings(session: OracleSession, table: OracleTable) -> Iterator[Finding]:
-    """Yield the columns with sampled values that are no texts in the encoding that the configuration names."""
+    """Yield the columns with sampled values that cannot be decoded in the configured encoding."""
     encoded = {name: reading for name, reading in table.readings.items() if reading.mapping.encoding}
     if not encoded:
         return
@@ -218,7 +218,7 @@ def sample_query(table: OracleTable, sets: CharacterSets = UNICODE) -> str:
     )
 
 
-#: The requested type by the rule that would carry it (rows.py); these are also the blocks of proving.sql.
+#: The requested type, by the rule of rows.py for it; the rules are also the names of blocks in proving.sql.
 _RULES = {"uuid": "uuid", "whole": "bigint", "flag": "boolean"}
 _MUST = {
     "uuid": "do not have 16 bytes",
@@ -228,7 +228,7 @@ _MUST = {
 
 
 def prove_types(session: OracleSession, table: OracleTable) -> Iterator[Finding]:
-    """Read all rows of a table that has a column whose requested type may not hold every value."""
+    """Yield findings from all rows of a table, if a requested type may not hold every value of its column."""
     asked = columns_to_prove(table)
     if not asked:
         return
@@ -255,6 +255,7 @@ def columns_to_prove(table: OracleTable) -> list[tuple[str, str]]:
 
 
 def _is_certain(table: OracleTable, column: str, way: str) -> bool:
+    """Return whether the declared type guarantees that every value fits the requested type."""
     declared = table.readings[column].declared
     return way == "bigint" and declared.scale == 0 and declared.precision is not None and declared.precision <= 18
 

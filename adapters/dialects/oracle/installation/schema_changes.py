@@ -1,9 +1,10 @@
 """Schema changes of captured tables: VENUS stores them in the registry, in one transaction.
 
-Captured tables of other schemas may become unreadable for VENUS's user. They halt alone until it may read them again.
-Oracle reports a table without any privilege as one that does not exist (ORA-00942), and its views omit it. VENUS's own
-triggers distinguish the two cases: they are dropped with their table, and their owner always sees them. If they are
-gone as well, only a DBA can tell. VENUS then names both possibilities and never assumes that the table was dropped.
+Captured tables of other schemas may become unreadable for VENUS's user. Only these tables halt, until the user may read
+them again. Oracle reports a table without any privilege as one that does not exist (ORA-00942), and its views omit it.
+VENUS's own triggers distinguish the two cases: they are dropped with their table, and their owner always sees them. If
+the triggers are gone as well, only a DBA can find out. VENUS then names both possibilities and never assumes that the
+table was dropped.
 """
 
 from __future__ import annotations
@@ -94,18 +95,19 @@ def store_changes(writer: OracleSession, dictionary: OracleDictionary) -> Stored
 
 
 def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleTableComparison:
-    """Apply the DDL records of a table, unless it is RESYNC anyway: then an operator decides when it is read."""
+    """Apply the DDL records of a table, unless it is RESYNC, when an operator decides when it is read."""
     if how.reason or how.table is None:
         return how
     reason = SILENCED if notes.has_disabling_statement(how.place) and not how.is_beginning else ""
     has_lost_rows = _may_have_lost_rows(how, notes) and not reason
-    # the records are gone when a paused table is resumed
+    # the records will be gone when a paused table is resumed
     again = how.is_paused and (bool(reason) or has_lost_rows)
     again = again or (not reason and not has_lost_rows and notes.may_change_values(how.place))
     return replace(how, reason=reason, read_again=how.read_again or again, has_lost_rows=has_lost_rows)
 
 
 def _may_have_lost_rows(how: OracleTableComparison, notes: DdlRecords) -> bool:
+    """Return whether recorded DDL may have added or removed rows of a partitioned table."""
     return how.table is not None and how.table.listed.partitioned and notes.may_lose_rows(how.place)
 
 
@@ -119,7 +121,7 @@ def _read_segment_watch(writer: OracleSession, dictionary: OracleDictionary) -> 
 
 
 def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> bool:
-    """Store what was found about one table; return whether that has changed the registry."""
+    """Store the comparison of one table; return whether that has changed the registry."""
     table_id, table = how.captured.schema.table_id, how.table
     is_missing = bool(how.reason) and how.captured.table.state == registry.ACTIVE
     if how.is_new_version and table is not None:
@@ -253,11 +255,11 @@ class SegmentWatch:
     notes: DdlRecords
 
     def add_reason(self, how: OracleTableComparison) -> OracleTableComparison:
-        """Add the reason to read a table again, if its segments, its triggers or its definition give one."""
+        """Add the reason to read a table again, if its segments, triggers or definition require that."""
         table_id, place = how.captured.schema.table_id, how.place
         if how.reason or how.table is None or self._is_undecided(how):
             return how
-        is_lossy = _may_have_lost_rows(how, self.notes)  # then the rows are compared
+        is_lossy = _may_have_lost_rows(how, self.notes)  # that flag makes capture compare the rows
         is_explained = is_lossy or self.notes.explains_segments(place)
         reason = "" if is_explained else self.segments.missed_rows_reason(table_id, place)
         if not reason and not how.is_beginning:  # otherwise the fill is about to read the whole table anyway
@@ -280,7 +282,7 @@ class SegmentWatch:
         return self.segments.stored.get(how.captured.schema.table_id, segments.NOTHING)
 
     def _present_marks(self, how: OracleTableComparison) -> Marks:
-        """Return the marks to store of a table; a table that cannot be read keeps the mark of its definition."""
+        """Return the marks to store for a table; a table that cannot be read keeps the mark of its definition."""
         now = dict(self.segments.now.get(how.place, segments.NOTHING))
         specified = now.pop(segments.DEFINITION, "")
         before = self._stored_marks(how).get(segments.DEFINITION, "")

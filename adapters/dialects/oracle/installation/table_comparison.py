@@ -1,9 +1,9 @@
-"""What happened to a captured table: the comparison with its registered version, and the recorded DDL. Pure.
+"""Detection of changes to a captured table: comparison with its registered version, and the recorded DDL. Pure.
 
 VENUS never blocks ordinary DDL of the application. The comparison detects and reports what the DDL breaks, and
 `venus install-triggers` repairs it (VENUS 3.2: a table's description is sent with its rows). The DDL trigger records
-statements: those that keep rows, values and triggers are harmless. A statement that is not certainly harmless counts as
-harmful: VENUS then reads the table again.
+statements. Those that keep rows, values and triggers are harmless. If a statement is not certainly harmless, VENUS
+reads the table again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def build_triggers(table: KeyedTable, table_id: int) -> list[OracleOwnObject]:
 LACK_IN_SHORT = "a GRANT SELECT on it to VENUS's user"
 #: The beginning of a trigger's body.
 _START = re.compile(r"\b(?:DECLARE|BEGIN)\b")
-#: The condition of a trigger in a database that may follow (triggers.sql, quiet).
+#: The condition of a trigger in a database that may follow another one (triggers.sql, quiet).
 _QUIET = re.compile(
     r"BEGIN IF COALESCE\(SYS_CONTEXT\('USERENV', 'CLIENT_INFO'\), '-'\) <> 'VENUS [^']+' THEN (.*) END IF; END"
 )
@@ -49,7 +49,7 @@ class OracleInstalledTrigger:
     """A trigger in the dictionary."""
 
     enabled: bool
-    #: One that is not compiles when it fires next, unless it has just been created.
+    #: An invalid trigger compiles when it fires next, unless it has just been created.
     valid: bool
     on: str  # OWNER.TABLE
     text: str
@@ -62,7 +62,7 @@ class OracleInstalledTrigger:
         return self.enabled and self.on == on and body == _trigger_body(made.sql)
 
     def is_quiet(self, made: OracleOwnObject, on: str) -> bool:
-        """Whether the trigger is exactly this one of a database that may follow."""
+        """Whether the trigger is exactly `made` in the form for a database that may follow another one."""
         return self.enabled and self.valid and self.on == on and _trigger_body(self.text) == _trigger_body(made.sql)
 
 
@@ -183,7 +183,7 @@ def compare_table(
 def find_wrong_triggers(
     table: OracleTable, present: Mapping[str, OracleInstalledTrigger], *, valid: bool = False
 ) -> list[OracleOwnObject]:
-    """Return the triggers that have to be created (again); `valid`: those that do not compile, too."""
+    """Return the triggers that have to be created or replaced; `valid`: including those that do not compile."""
     on = f"{table.keyed.owner}.{table.keyed.name}"
     made = build_triggers(table.keyed, table.schema.table_id)
     return [m for m in made if (p := present.get(m.name)) is None or not p.is_like(m, on) or (valid and not p.valid)]
@@ -192,7 +192,7 @@ def find_wrong_triggers(
 #: Owner and name of a table.
 TableName = tuple[str, str]
 
-#: The trigger records no more of a statement (own.sql); the text behind it is unknown.
+#: The trigger records only this many characters of a statement (own.sql); the rest of it is unknown.
 TEXT_BYTES = 1500
 
 _IGNORED = re.compile(r"/\*.*?\*/|--[^\n]*|'(?:[^']|'')*'", re.DOTALL)
@@ -244,7 +244,7 @@ def disables_triggers(text: str) -> bool:
 
 
 def _clauses(text: str) -> str:
-    """Return the text behind the table's name, without comments and literals; empty if it is no ALTER TABLE."""
+    """Return the text behind the table's name, without comments and literals; empty if it is not an ALTER TABLE."""
     found = _HEAD.fullmatch(_IGNORED.sub(" ", text.replace("\x00", "").upper()))
     return found[1] if found else ""
 

@@ -3,8 +3,8 @@
 A statement that Oracle restarts fires the row triggers again. Superfluous keys are harmless, because capture reads the
 rows later.
 
-The script, also for SQLcl, adds only what makes it safe to run by hand: it runs only as one user, stops at the first
-error, writes a log file, and commits as the program does.
+The script, which SQLcl also accepts, has additions only to make a run by hand safe: it runs only as one user, stops at
+the first error, writes a log file, and commits as the program does.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def build_own_objects(version: Version) -> list[OracleOwnObject]:
 
 
 def statement_for(version: Version, sql: str) -> str:
-    """Return a statement as this version takes it. Sessions in an older edition do not fire an editioned trigger."""
+    """Return a statement as this version accepts it. Sessions in an older edition do not fire an editioned trigger."""
     return sql if version.noneditionable else sql.replace(" NONEDITIONABLE TRIGGER", " TRIGGER", 1)
 
 
@@ -86,7 +86,7 @@ def initial_rows() -> list[tuple[str, str]]:
 
 def ddl_trigger(*, owner: str = "", whole_database: bool = False) -> OracleOwnObject:
     """Return the trigger that records TRUNCATE and ALTER; `owner` is VENUS's schema if it watches the database."""
-    qualifier = f"{quote(owner)}.".replace("'", "''") if whole_database else ""  # it is part of a literal
+    qualifier = f"{quote(owner)}.".replace("'", "''") if whole_database else ""  # the name is part of a literal
     scope = "DATABASE" if whole_database else "SCHEMA"
     sql = statement("own", "ddl_trigger", scope=scope, owner=qualifier)
     return OracleOwnObject(kind="TRIGGER", name=names.DDL_TRIGGER, sql=sql)
@@ -152,7 +152,7 @@ def _key_values(table: KeyedTable, row: str) -> str:
 
 
 def _join_lines(separator: str, parts: list[str]) -> str:
-    """Join parts on one line, or one a line if that is long: SQL*Plus reads at most 2,499 characters a line."""
+    """Join parts on one line, or on one line each if that is long: SQL*Plus reads at most 2,499 characters a line."""
     line = separator.join(parts)
     return line if len(line) < 500 else f"{separator.rstrip()}\n    ".join(parts)
 
@@ -200,7 +200,7 @@ def drop_object(kind: str, name: str) -> str:
 
 
 def record_id_statements(table: KeyedTable, version: Version, constraint: str) -> list[str]:
-    """Return the statements that give a table without a key an identity; empty if the version has none."""
+    """Return the statements that give a table without a key an identity column; empty if the version has none."""
     if not version.invisible_identity:
         return []
     key = statement("triggers", "record_id_key", table=table.sql, name=constraint)

@@ -32,12 +32,12 @@ class PolledRange:
 
 
 def application_columns(rows: Seq[Row]) -> tuple[list[Row], list[Row]]:
-    """Return a table's columns and key as they are carried: the application's own, identified by RECORDID."""
+    """Return the columns and key that are carried: the application's own columns, with RECORDID as the key."""
     return [*(row for row in rows if row[0] not in COLUMNS), _RECORDID], [_IDENTITY]
 
 
 def build_inline_objects() -> list[OracleOwnObject]:
-    """Return the paper's log table, and the table with the Sequences up to which it was read."""
+    """Return the paper's log table, and the table of the Sequences up to which each table was read."""
     return [OracleOwnObject(kind="TABLE", name=name, sql=statement("inline", block)) for block, name in TABLES]
 
 
@@ -69,7 +69,7 @@ def inline_columns(table: KeyedTable, table_id: int, version: Version) -> Iterat
 
 
 def after_fence_steps(table: KeyedTable, table_id: int) -> Iterator[tuple[str, str]]:
-    """Yield the steps after the fence, when every writer fires the triggers: older rows get their numbers."""
+    """Yield the steps after the fence, when every writer fires the triggers; these steps number older rows."""
     yield "numbers of the existing rows", statement("inline", "number", table=table.sql)
     constraint = trigger_name("R", table_id)
     yield f"constraint {constraint}", statement("inline", "identify", table=table.sql, constraint=constraint)

@@ -23,7 +23,7 @@ from venus.errors import ConfigError, DatabaseUnavailable, SourceError, VenusErr
 Row = tuple[Any, ...]
 Binds = Mapping[str, Any] | Seq[Any]
 
-#: Settings that a logon trigger, the database's parameters or the client's environment would otherwise decide.
+#: Settings that a logon trigger, the database's parameters or the client's environment could change.
 SESSION = (
     # own objects are named without their schema
     """BEGIN EXECUTE IMMEDIATE 'ALTER SESSION SET CURRENT_SCHEMA = "' || USER || '"'; END;""",
@@ -49,8 +49,8 @@ THICK = (
     "add thick_mode=true and lib_dir=... (Oracle's Instant Client) to [source] url: servers before 12.1, old password"
     " verifiers and Native Network Encryption need it"
 )
-#: The hint for a database without room. The application's statements may fail as well; VENUS retries until there is
-#: room.
+#: The hint for a database without free space. The application's statements may fail as well; VENUS retries until there
+#: is space.
 SPACE = "extend what the message names (tablespace, quota, undo, temporary or archive space); capture then resumes"
 
 
@@ -173,7 +173,7 @@ class OracleSession:
         self.rollback()
         with self._translate_errors(), self._cursor() as cursor:
             self._is_clean = True  # a query begins no transaction
-            cursor.prefetchrows = 2  # one more than there are, so that the driver need not fetch again
+            cursor.prefetchrows = 2  # one more than the query returns, so that the driver need not fetch again
             cursor.execute(text)
             return tuple(cursor.fetchall()[0])
 

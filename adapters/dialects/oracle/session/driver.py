@@ -1,7 +1,7 @@
 """The driver that an Oracle URL names, with its error codes: the only module that knows the driver's modules.
 
 python-oracledb (thin unless the URL says `thick_mode`) and cx_Oracle use the same code: both describe columns to an
-output type handler, both have the error's code in their exceptions. SQLAlchemy only parses the URL.
+output type handler, and both have the error's code in their exceptions. SQLAlchemy only parses the URL.
 
 A password may change while VENUS runs. Between the change in the database and that of the file, every login is refused.
 Ten refusals in a row lock most accounts (FAILED_LOGIN_ATTEMPTS), so VENUS retries a refused password only after
@@ -186,7 +186,7 @@ _WRAPPERS = ("ORA-00604", "ORA-04088", "ORA-06512")
 
 
 class NationalText(str):
-    """A text of the national character set, bound as such: otherwise a database without Unicode loses characters."""
+    """A text to bind as national character set; otherwise a database without Unicode loses characters."""
 
     __slots__ = ()
 
@@ -308,7 +308,7 @@ def output_handler(module: Any) -> Callable[..., Any]:
 
 
 def input_handler(module: Any) -> Callable[..., Any]:
-    """Return the handler that binds texts of the national character set as such."""
+    """Return the handler that binds `NationalText` in the national character set."""
 
     def handler(cursor: Any, value: Any, arraysize: int) -> Any:
         return cursor.var(module.DB_TYPE_NVARCHAR, arraysize=arraysize) if isinstance(value, NationalText) else None
@@ -333,7 +333,7 @@ def first_line(error: Exception) -> str:
     return next(named, lines[0] if lines else "")
 
 
-#: A refused password is retried after this time: the database may have been changed to accept it.
+#: How long until a refused password is retried: by then the database may accept it.
 AGAIN_S = 300.0
 HINT = "correct the password in the file, or the output of the command: each new password is tried at once"
 

@@ -2,8 +2,8 @@
 
 A query selects each LOB column three times: its content if that is small, its length, its locator. So a small value
 costs no round trip. VENUS refuses a large value by its length before it reads a byte, or reads it piece by piece.
-Lengths and offsets are those of python-oracledb: bytes of a BLOB, UCS-2 code points of a CLOB. There, a character
-beyond U+FFFF counts as two and must not be split (its documentation, "LOB Objects").
+Lengths and offsets are those of python-oracledb: bytes of a BLOB, UCS-2 code points of a CLOB. In these units, a
+character beyond U+FFFF counts as two and must not be split (python-oracledb's documentation, "LOB Objects").
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def lob_columns(column: str, number: int) -> str:
 
 
 def read_lob(lob: Lob, length: int) -> Any:
-    """Read a LOB of this length, not empty. Raises SourceError if it turns out to be shorter."""
+    """Read a LOB of this length, which is not 0. Raises SourceError if the LOB is shorter."""
     pieces = list(_read_pieces(lob, length))
     return b"".join(pieces) if isinstance(pieces[0], bytes) else "".join(pieces)
 

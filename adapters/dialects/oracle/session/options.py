@@ -1,7 +1,7 @@
 """The options of an Oracle session: the limits of a cut, the choice of columns, the version. Pure.
 
 A backlog above the limits becomes several cuts, each with one snapshot and without duplicate keys. If the undo is lost
-all the same (ORA-01555), the next cuts are smaller and grow again as they succeed.
+even so (ORA-01555), the next cuts are smaller, and grow again as they succeed.
 
 Differences between versions of Oracle have names: code asks these, never for a version number. Tests generate and
 parse the statements for these versions, and docs/oracle contains them.
@@ -43,7 +43,7 @@ class CutBounds:
     rows: int = 0
     #: Tables whose log rows the last cut read only in part: some of their keys may have been sent already.
     incomplete: set[int] = field(default_factory=set)
-    #: The truncated tables among them, whose logs still have entries about rows that no longer exist.
+    #: Those of `incomplete` that were truncated: their logs still have entries for rows that no longer exist.
     emptied: set[int] = field(default_factory=set)
     #: The table with which the next cut begins, so that no table waits for ever behind a busy one.
     first_table: int = 0
@@ -60,7 +60,7 @@ class CutBounds:
         self.rows = min(self.limits.rows_max, self.rows * 2)
 
     def is_full(self, nbytes: int, elapsed_s: float) -> bool:
-        """Whether a cut of this size and age ends."""
+        """Whether a cut of this size and age has to end."""
         return nbytes >= self.limits.bytes_max or elapsed_s >= self.limits.read_s
 
     def order_tables(self, table_ids: Iterable[int]) -> list[int]:
@@ -106,7 +106,7 @@ class OracleColumnChoice:
         return kept, left
 
     def find_unmatched_patterns(self, names: Iterable[tuple[str, str]]) -> list[str]:
-        """Return the patterns that match none of the columns; a column has two names."""
+        """Return the patterns that match none of the columns, each of which is given by its two names."""
         known = list(names)
         return [p for p in (*self.include, *self.exclude) if not any(Patterns([p.upper()]).match(*n) for n in known)]
 

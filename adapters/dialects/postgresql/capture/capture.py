@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 30.0
 #: How long `wait` occupies the connection. A stop waits for it.
 WAIT_S = 0.1
-#: The same for an idle source, whose marks are read rarely: one wait costs as much as about seven reads of the marks.
+#: The same for an idle source, whose marks are read rarely: a wait costs as much as about seven reads of them.
 REST_S = 1.0
 REST_LOOKS = 20
 #: A wait takes at most this share of the time after which the server logs slow statements.
@@ -73,15 +73,15 @@ class PostgresCapture(SourceCapture):
         self._seen = ""  # fingerprint of dictionary and registry at the last comparison
         self._compare_at = self._look_at = float("-inf")
         self._cut: PostgresCut | None = None
-        self._seen_marks: DirtyMarks | None = None  # that `wait` read for the next cut
-        self._waiting = ""  # the statement that waits, which the next cut runs
+        self._seen_marks: DirtyMarks | None = None  # the marks that `wait` read for the next cut
+        self._waiting = ""  # the statement by which the next cut waits for changes
         self._recent: tuple[int, ...] = ()  # the tables of the last cut with the application's changes, if few
         self._gave_way = False
         self._rest_s = WAIT_S
         #: Whether tables are read one at a time.
         self._reads_apart = False
         self._has_functions = False
-        self._cuts = 0  # since the last vacuum of marks and logs, with the tables that they contained
+        self._cuts = 0  # number of cuts since marks and logs were vacuumed, with the tables in them
         self._used: set[int] = set()
         self._tidies = True
 
@@ -272,7 +272,7 @@ class PostgresCapture(SourceCapture):
         self._is_prepared, self._look_at = True, float("-inf")
 
     def _create_functions(self) -> bool:
-        """Create the functions that wait and read; return whether that was allowed.
+        """Create the session's functions that wait and read; return whether the role may do that.
 
         Without them a DO block waits, which is planned each time, and every table needs its own round trip.
         """
@@ -284,6 +284,6 @@ class PostgresCapture(SourceCapture):
         return True
 
     def _read_wait_limit(self) -> float:
-        """Return how long a wait may take without being logged; REST_S at a server that logs nearly everything."""
+        """Return how long a wait may take before the server logs it; REST_S if it logs nearly everything."""
         logged_s = float(self._connection.row(statement("cut", "logged_from"))[0])
         return REST_S if logged_s * UNLOGGED < WAIT_S else min(REST_S, logged_s * UNLOGGED)

@@ -4,8 +4,8 @@ DELETE in a REPEATABLE READ transaction removes exactly the rows in its snapshot
 in one statement or in two. The same transaction writes the batch rows and the checkpoint (VENUS 3.3). A
 late committer's log rows are not in the snapshot and wait for the next cut.
 
-One statement asks what all small logs contain; only a large one needs a second statement. It also reads the few rows of
-few tables (cut_opening.py). Small reads of more tables are prepared once in a session and share a round trip.
+One statement reads the contents of all small logs; only a large log needs a second statement. It also reads the few
+rows of few tables (cut_opening.py). Small reads of more tables are prepared once in a session and share a round trip.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from venus.codec.row_bytes import Layout
 from venus.errors import Fenced
 from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, TableSchema
 
-#: Limit for the columns of a session's prepared statements. A column costs the server process 2.4 KiB, all 40 MiB.
+#: Limit for the columns of a session's prepared statements. One column costs the server process 2.4 KiB, the limit 40
+#: MiB.
 PREPARED_COLUMNS_MAX = 16384
 #: Fixed cost of a statement, in columns.
 _OVERHEAD_COLUMNS = 16
-#: About how many bytes one read of several tables returns, plus one table. All of it is in memory.
+#: About how many bytes one read of several tables returns, plus one table. The whole result is in memory.
 TOGETHER_BYTES = 1 << 20
-#: A field of a row's text, quoted or plain; an empty one is NULL. It matches whole runs, as a value may have megabytes.
+#: A field of a row's text, quoted or plain; an empty one is NULL. It matches whole runs of characters, because a value
+#: may have megabytes.
 _FIELD = re.compile(r'(?:"((?:[^"\\]++|""|\\\\)*+)"|([^,"]*+)),')
 
 
@@ -47,7 +49,7 @@ class PreparedReads:
     """Prepared statements of a session that read few rows. `together`: it has the function that reads many tables."""
 
     together: bool = False
-    #: Whether the statement that opens a cut reads few rows as well.
+    #: Whether the statement that opens a cut also reads the rows of tables with few changes.
     with_opening: bool = True
     #: Statements by table, and by whether rows were only inserted.
     _prepared: dict[tuple[int, bool], str] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class PreparedReads:
         return True
 
     def _build_statements(self, connection: PostgresConnection, claims: Sequence[PostgresClaim]) -> list[str]:
-        """Return the statements that read these claims: calls of prepared ones, or else plain queries."""
+        """Return the statements that read these claims: calls of prepared statements, or else plain queries."""
         texts, new = [], []
         for claim in claims:
             which = claim.schema.table_id, claim.inserts_only
@@ -117,10 +119,10 @@ class PostgresClaim:
     #: Size of the table; not read for small claims.
     pages: int
     inserts_only: bool
-    #: Whether to query which rows are new; not worth it for small claims.
+    #: Whether to query which rows are new. That is not worth its cost for small claims.
     noted: bool
     truncated: bool
-    #: Why changes were missed: X = their key was unreadable, F = the log was at its limit; empty = none were.
+    #: Why changes were missed: X = their key was unreadable, F = the log was at its limit; empty = none missed.
     lost: str
 
 
@@ -184,7 +186,7 @@ class PostgresFillPace:
         return min(self.limits.get(table_id, rows_max), rows_max)
 
     def record_chunk(self, table_id: int, asked: int, used: int, *, rest: bool) -> None:
-        """Set the limit to the rows that were used if there were more (`rest`), else to twice the rows requested."""
+        """Set the limit to the rows that were used if more remain (`rest`), else to twice the rows requested."""
         self.limits[table_id] = max(used, 1) if rest else asked * 2
 
 
@@ -230,7 +232,7 @@ class PostgresCut:
 
     @property
     def table_ids_of_application(self) -> tuple[int, ...]:
-        """The same without the heartbeat's."""
+        """The tables that have a claim, without the heartbeat table."""
         return tuple(t for t, claim in self._claims.items() if not claim.schema.is_heartbeat)
 
     def exclude_fills(self, fills: Seq[FillState]) -> None:
@@ -296,7 +298,7 @@ class PostgresCut:
         return self._at_hand.pop(table_id)
 
     def _read_together(self, claims: Seq[PostgresClaim]) -> list[tuple[PostgresClaim, FewRows]]:
-        """Read the first of these claims, with more. Raises Conflict if a text is unreadable and its table unknown."""
+        """Read the first of these claims, and more. Raises Conflict if an unknown table has an unreadable text."""
         try:
             return self._reads.read_rows(self._connection, claims)
         except InvalidText as why:

@@ -55,7 +55,7 @@ class DirtyMarks:
         return cls(captured_at_us=captured_at_us, epoch=epoch, counts={t: count for t, (count, _) in rows.items()})
 
     def has_work(self, tables: PolledTables) -> bool:
-        """Return whether the marks need a cut. Those of a waiting table do so only when they are many."""
+        """Return whether the marks need a cut. A waiting table's marks do so only when they are many."""
         return any(t not in tables.waiting or count > MARKS_MAX for t, count in self.counts.items())
 
     def delete_statements(self, tables: PolledTables) -> list[str]:
@@ -86,7 +86,7 @@ class PolledTables:
     ready: Mapping[int, PostgresCapturedTable]
     #: Tables whose changes stay in their logs, because they are paused or unreadable.
     waiting: frozenset[int]
-    #: Prepared opening statements of small cuts, by tables, and by those of them that they read.
+    #: Prepared statements that open small cuts, by the tables of the cut and those whose rows they read.
     openings: dict[tuple[tuple[int, ...], frozenset[int]], str] = field(default_factory=dict)
     #: Prepared statements that read few rows.
     reads: PreparedReads = field(default_factory=PreparedReads)
@@ -95,7 +95,7 @@ class PolledTables:
     def classify(
         cls, captured: Iterable[PostgresCapturedTable], *, together: bool = False, apart: bool = False
     ) -> PolledTables:
-        """Classify the tables. `together`: the session has the function that reads several; `apart`: do not use it."""
+        """Classify the tables. `together`: the session has the function for reading several; `apart`: do not use it."""
         known = {c.schema.table_id: c for c in captured}
         ready = {table_id: c for table_id, c in known.items() if _is_ready(c)}
         reads = PreparedReads(together=together and not apart, with_opening=not apart)
@@ -111,7 +111,7 @@ logger = logging.getLogger(__name__)
 #: How long a cut waits for a table that the application has locked (TRUNCATE, ALTER TABLE) before it is retried later.
 #: Well below PostgreSQL's deadlock_timeout of 1 s, so that in a deadlock VENUS gives up first.
 GIVE_WAY_MS = 200
-#: The holder of an exclusive lock is looked up after this time and at this interval, and logged at the third.
+#: After this time, look up the holder of an exclusive lock, and again at this interval; log it at the third.
 LOG_AFTER_S = 10.0
 LOOK_EVERY_S = 5.0
 LOG_EVERY_S = 300.0
@@ -135,7 +135,7 @@ class LockWaitState:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a cut gave way, and no later cut has locked all its tables."""
+        """Whether a cut gave way, and no later cut has locked all of its tables yet."""
         return self._since is not None
 
     def record_success(
@@ -153,7 +153,7 @@ class LockWaitState:
         self._since, self.holders_by_table, self.left_out = None, {}, set()
 
     def record_timeout(self, connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> None:
-        """Record that a cut did not get its locks. If that lasts, look up and log the holders."""
+        """Record that a cut did not get its locks. If this state lasts, look up and log the holders."""
         now = self._monotonic()
         if self._since is None:
             self._since, self._look_at, self._say_at = now, now + LOG_AFTER_S, 0.0
@@ -213,9 +213,10 @@ def open_cut(
 ) -> PostgresCut | None:
     """Open a snapshot and find the claims in it.
 
-    `mark` identifies the registry from which `captured` was loaded. `everywhere`: look into every log, marked or not.
+    `mark` identifies the registry from which `captured` was loaded. `everywhere`: read every log, marked or not.
     `idle`: there is probably no work, so read the marks first, in one round trip without a transaction. `seen`: marks
-    that were just read. `recent`: wait for changes first, in the round trip of the opening.
+    that were just read. `recent`: tables to expect changes of; wait for changes first, in the round trip of the
+    opening.
     """
     guess: dict[int, PostgresCapturedTable] = {}
     before = ""
@@ -229,7 +230,7 @@ def open_cut(
     try:
         begun, others = _begin(connection, tables, guess, mark, before, everywhere=everywhere)
         return _build_cut(connection, captured, tables, begun, others, fills, pace, halts, locked)
-    except InvalidText:  # of a row that was read with the opening: read each table alone, to find out which one halts
+    except InvalidText:  # in a row read with the opening: read each table alone, to find out which one halts
         connection.rollback()
         if not tables.reads.with_opening:
             raise
@@ -258,7 +259,7 @@ def _build_cut(
     halts: HaltTracker,
     locked: LockWaitState,
 ) -> PostgresCut | None:
-    """Return the cut of a snapshot, or end the snapshot if there is nothing in it. `others` are locked first."""
+    """Return the cut of a snapshot, or end the snapshot if it has nothing to read. `others` are locked first."""
     marks, forget = begun.marks, begun.marks.delete_statements(tables)
     if not begun.claims and not others and not fills:
         _delete_marks(connection, forget)

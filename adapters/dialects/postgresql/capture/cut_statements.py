@@ -16,11 +16,11 @@ from venus.model import TableSchema
 
 #: The poll itself measures claims up to this size; larger ones are counted.
 SMALL_CLAIM_ROWS = 1000
-#: Up to this many rows, each at most as large as a message, are read into memory as a whole.
+#: Up to this many rows are read into memory at once, each at most as large as a message.
 FEW_ROWS = 4
 #: Limit for prepared opening statements of cuts in a session.
 PREPARED_MAX = 64
-#: An index lookup reads about this many pages that a scan of the table would not.
+#: An index lookup reads about this many pages more than a scan of the table does for the same row.
 _PAGES_PER_DESCENT = 4
 #: The planner settings with which a cut begins.
 KEYED_PLAN = statement("cut", "keyed_plan")
@@ -36,7 +36,7 @@ def small_logs_query(table_ids: Iterable[int]) -> str:
 def opening_query(tables: Mapping[int, int], read: Iterable[tuple[PostgresTable, TableSchema]] = ()) -> str:
     """Return the query for the marks, and for logs and signatures of these tables, which map numbers to oids.
 
-    It also reads and deletes the changes of the tables in `read` that have few; these have identity keys.
+    It also reads and deletes the changes of those tables in `read` that have few; all of them have identity keys.
     """
     oids = "'{" + ",".join(map(str, tables.values())) + "}'"
     signatures = statement("dictionary", "signatures") % {"tables": oids}
@@ -77,7 +77,7 @@ def session_functions() -> str:
 def wait_statement(waiting: frozenset[int], *, pause_s: float, looks: int, as_block: bool) -> str:
     """Return the statement that polls for dirty marks until there is one of a table that is not `waiting`.
 
-    `as_block`: this session has no function for it.
+    `as_block`: use a DO block, because this session has no function for it.
     """
     numbers = "{" + ",".join(map(str, sorted(waiting))) + "}"
     parts = {"waiting": numbers, "pause_s": f"{pause_s:.6f}", "looks": str(looks)}
@@ -87,7 +87,7 @@ def wait_statement(waiting: frozenset[int], *, pause_s: float, looks: int, as_bl
 
 
 def prepare_statements(*, looker: bool) -> list[str]:
-    """Return the PREPARE statements of everything that a cut executes. `looker`: the session has that function."""
+    """Return the PREPARE statements for all that a cut executes. `looker`: the session has the function that waits."""
     as_parameter = {"tables": "$1"}
     fingerprint = statement("dictionary", "fingerprint", mark=statement("registry", "mark"))
     return [

@@ -1,7 +1,7 @@
 """Structure of a PostgreSQL table: checks, indexes, actions of foreign keys, defaults, own types (VENUS 3.4).
 
-A target is PostgreSQL too, so everything is carried in the dictionary's spelling. What needs an object of the
-application that VENUS does not carry, such as a function, is listed with the reason. Enums and domains of the
+A target is PostgreSQL too, so everything is carried in the dictionary's spelling. If a part needs an object of the
+application that VENUS does not carry, such as a function, it is listed with the reason. Enums and domains of the
 application travel with the tables that use them, and the target creates them before these tables.
 """
 
@@ -118,13 +118,13 @@ class PostgresStructure:
     checks: list[Check] = field(default_factory=list)
     indexes: list[Index] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
-    #: Name of a foreign key -> its actions on DELETE and on UPDATE.
+    #: Actions on DELETE and on UPDATE, by the name of a foreign key.
     actions: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: Foreign keys that are not enforced.
     unenforced: set[str] = field(default_factory=set)
-    #: Foreign keys that older rows may violate.
+    #: Foreign keys that are not validated, so that older rows may violate them.
     not_valid: set[str] = field(default_factory=set)
-    #: Number of a column -> its default, if it needs no object of the application.
+    #: Defaults by column number, without those that need an object of the application.
     defaults: dict[int, str] = field(default_factory=dict)
 
     def with_defaults(self, columns: Iterable[Column]) -> tuple[Column, ...]:

@@ -48,7 +48,7 @@ class PostgresKeyColumn:
     equals: str
     #: Whether equal values always have the same text.
     identity: bool
-    #: SQL for the column's name in the key's index, and the present value.
+    #: SQL for the column as the key's index has it, and for the present value.
     index_name_sql: str
     index_name: str
 
@@ -71,10 +71,10 @@ class PostgresTable:
     name: str
     kind: str
     unlogged: bool
-    #: Whether it needs row triggers: statement triggers of a partitioned table, or of a member of an inheritance tree,
-    #: miss rows or see those of other tables.
+    #: Whether it needs row triggers. Statement triggers of a partitioned table, or of a member of an inheritance tree,
+    #: miss some of its rows or see rows of other tables.
     per_row: bool
-    #: Whether to exclude the rows of child tables, which are not this table's.
+    #: Whether to exclude the rows of child tables, which do not belong to this table.
     from_only: bool
     row_security: bool
     rows_estimate: int
@@ -113,7 +113,7 @@ class PostgresTable:
         return max((c.number for c in self.columns), default=0)
 
     def to_schema(self, table_id: int, version: int) -> TableSchema:
-        """Return this as a version of a registered table."""
+        """Return this description as a version of a registered table."""
         return TableSchema(
             table_id=table_id,
             version=version,
@@ -178,9 +178,9 @@ def read_all_tables(connection: PostgresConnection) -> list[Row]:
 
 
 def read_tables(connection: PostgresConnection, rows: Sequence[Row]) -> list[PostgresTable]:
-    """Read the tables of these rows of `read_all_tables`, except those that were dropped meanwhile.
+    """Read the tables of these rows of `read_all_tables`, except those that have been dropped since.
 
-    Raises SchemaChanged if a column or its type was dropped meanwhile.
+    Raises SchemaChanged if a column or its type has been dropped since.
     """
     oids = {"tables": [r[0] for r in rows]}
     details: dict[int, _Details] = defaultdict(_Details)
@@ -250,7 +250,7 @@ def _build_tables(
 
 
 def _leave_out(choice: ColumnChoice, row: Row, details: _Details) -> tuple[LeftOut, ...]:
-    """Remove the columns that do not travel from the details, and the indexes over them as keys; return them."""
+    """Remove columns that do not travel from the details, and indexes over them as keys; return these columns."""
     left = choice.excluded_columns(row[1], row[2], ((c[2], c[5]) for c in details.columns))
     if left:
         names = {one.name for one in left}
@@ -358,7 +358,7 @@ def portable_default(expression: str) -> str:
 
 
 def _is_usable(index: list[Row]) -> bool:
-    """Return whether the index is valid, total, and a b-tree over plain columns."""
+    """Return whether the index is valid, not partial, and a b-tree over plain columns."""
     return all(r[5] and r[6] and r[9] > 0 and r[10] for r in index)
 
 

@@ -57,7 +57,8 @@ _TEMPORAL = {
     "timestamp": Kind.TIMESTAMP,
     "timestamptz": Kind.TIMESTAMPTZ,
 }
-#: Types that name an object or role of their own database. Elsewhere the name is missing or means something else.
+#: Types that name an object or role of their own database. In another database, the name is missing or means something
+#: else.
 _LOCAL = (
     "regproc regprocedure regoper regoperator regclass regtype regrole regnamespace regconfig "
     "regdictionary regcollation regdatabase aclitem tid"
@@ -136,7 +137,7 @@ def base_spelling(oid: int, spelled: str, types: Mapping[int, PgType]) -> str:
 
 
 _WIDTH = re.compile(r"\(\d+(,-?\d+)?\)")
-#: Names of types without a width, where the plain name means a width of one.
+#: Spellings without a width for types whose plain name means a width of one.
 _WITHOUT_WIDTH = {"character": "bpchar", "bit": "bit varying"}
 
 
@@ -154,7 +155,7 @@ def without_width(spelled: str) -> str:
 
 #: The widest type of each family. A log's column has this type, whose values have the same text.
 _LOG_TYPES = {"smallint": "bigint", "integer": "bigint", "character varying": "text"}
-#: Further conversions of a log's column with its rows, for a key that became numeric.
+#: Further conversions of a log's column that keep its rows, for a key that became numeric.
 _LOG_WIDENS = {("smallint", "numeric"), ("integer", "numeric"), ("bigint", "numeric")}
 
 
@@ -165,7 +166,7 @@ def log_type(spelled: str) -> str:
 
 
 def can_widen(log: str, to: str) -> bool:
-    """Return whether a log's column can be converted to another type with its rows."""
+    """Return whether a log's column can be converted to another type while it has rows."""
     return log_type(log) == to or (log, to) in _LOG_WIDENS
 
 

@@ -1,9 +1,9 @@
 """`venus check` at a PostgreSQL source: what is missing and what cannot be carried. Reads only.
 
 A table without a key can often be given a number column that distinguishes equal rows. The statements depend on the
-table. A member of an inheritance tree gets the column with its parent and takes no identity. A partitioned table's key
-must include the partition columns. A typed table accepts no column. A table whose row type is the type of a column
-cannot be rewritten. All statements may run repeatedly, and in any order of the tables.
+table. A member of an inheritance tree gets the column together with its parent, and cannot have an identity. A
+partitioned table's key must include the partition columns. A typed table accepts no column. A table whose row type is
+the type of a column cannot be rewritten. All statements can be repeated, and run in any order of the tables.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _read_keyless(connection: PostgresConnection, tables: Iterable[PostgresTable
 def find_uncaptured_tables(
     connection: PostgresConnection, include: Seq[str], exclude: Seq[str]
 ) -> list[UncapturedTable]:
-    """Return the tables that the patterns choose and the registry lacks. If there are none, this is one statement."""
+    """Return the tables that the patterns choose and the registry lacks. Runs one statement if there are none."""
     if not registry.is_installed(connection):
         return []
     names = connection.rows(statement("registry", "uncaptured"))
@@ -108,13 +108,13 @@ def _find_obstacle(table: PostgresTable) -> str:
     return f"column {column} {found.message}" if column else found.message
 
 
-#: Kinds of values of any length, and the types among them whose length is known without reading the value.
+#: Kinds of values without a limit of length, and the types whose length is known without reading the value.
 _LONG_KINDS = (Kind.TEXT, Kind.BYTES, Kind.JSON, Kind.ARRAY, Kind.NATIVE)
 _MEASURED = ("text", "character varying", "bytea")
 
 
 def find_large_values(connection: PostgresConnection, tables: Iterable[PostgresTable]) -> Iterator[LargeValues]:
-    """Yield the tables whose values outside of their rows may include one that is larger than a message."""
+    """Yield the tables with TOAST storage that may contain a value larger than a message."""
     for table in tables:
         columns = [c for c in table.columns if c.type.kind in _LONG_KINDS]
         oids = {"tables": [table.oid, *(leaf.oid for leaf in table.leaves)]}
@@ -267,7 +267,7 @@ class KeylessFacts:
     partitioned: bool
     typed: bool
     numbers_used: int
-    #: Whether it is a parent or a child by inheritance.
+    #: Whether the table is a parent or a child by inheritance.
     inherits: bool
     has_primary: bool
     #: Names of columns of every table in the same tree.
@@ -277,7 +277,7 @@ class KeylessFacts:
     #: The partition columns of the table and its partitions, "" for an expression.
     divided_by: tuple[str, ...]
     foreign_partition: str
-    #: A column with the row type of a table of the tree, alone or inside another type: it forbids rewriting.
+    #: A column whose type is, or contains, the row type of a table of the tree: it forbids rewriting.
     row_type_in: str
 
 

@@ -6,7 +6,7 @@ statements run in the transaction that also opens the database for writes, so th
 
 A table may differ from the registered version in its defaults or constraints, or in its description if the other
 database is of another kind: capture then continues in the next version. A column must keep its number and its values,
-because rows and keys travel under the numbers.
+because rows and keys identify columns by number.
 """
 
 from __future__ import annotations
@@ -69,19 +69,20 @@ def _place(schema: TableSchema) -> tuple[str, str]:
 
 
 def _find_table(schema: TableSchema, there: Mapping[tuple[str, str], PostgresTable]) -> PostgresTable | None:
-    """Return the table of a registered one. The heartbeat has another name in a database of another kind."""
+    """Return the table here for a registered one. Another kind of database has another name for the heartbeat."""
     found = there.get(_place(schema))
     return found if found is not None or not schema.is_heartbeat else dictionary.HEARTBEAT
 
 
 def _describe(known: TableSchema, table: PostgresTable) -> TableSchema:
+    """Return the description of the table here, with the numbers of the registered version."""
     return table.to_schema(known.table_id, known.version)
 
 
 def read_present_tables(
     connection: PostgresConnection, schemas: Seq[TableSchema]
 ) -> dict[tuple[str, str], PostgresTable]:
-    """Read these tables as they are in this database, by namespace and name."""
+    """Read the present state of these tables in this database, by namespace and name."""
     rows = {(r[1], r[2]): r for r in dictionary.read_all_tables(connection)}
     wanted = [rows[place] for schema in schemas if (place := _place(schema)) in rows]
     return {(t.namespace, t.name): t for t in dictionary.read_tables(connection, wanted)}

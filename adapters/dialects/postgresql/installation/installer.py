@@ -72,7 +72,7 @@ class PostgresInstaller(SourceInstaller):
             return own_steps(self._connection) + all_table_steps(self._connection, include, exclude)
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Install what is missing, in one transaction."""
+        """Install the missing objects, in one transaction."""
         refuse_blocked(self.check(include, exclude))
 
         def attempt() -> list[InstallStep]:
@@ -141,7 +141,7 @@ class PostgresInstaller(SourceInstaller):
         return steps
 
     def _run_with_retries(self, attempt: Callable[[], list[InstallStep]]) -> list[InstallStep]:
-        """Run `attempt` in a transaction. If it gets no lock, let the application proceed and try again."""
+        """Run `attempt` in a transaction. If it cannot get a lock, release all locks and try again."""
         self._on_change()
         connection, options = self._connection, self._connection.options
         for left in range(options.install_attempts, 0, -1):
@@ -171,7 +171,7 @@ def _describe_holders(connection: PostgresConnection) -> str:
 def _drop_function_steps(present: PostgresInstalledObjects, places: Mapping[int, str]) -> list[InstallStep]:
     """Return the steps that remove the functions of these tables, and the triggers with them.
 
-    The schema may contain functions that are not VENUS's.
+    The schema may also contain functions of others; these stay.
     """
     own = {strip_schema(f): places[i] for i in places for f in names.function_names(i)}
     return [
@@ -233,9 +233,9 @@ def _log_removal_steps(present: PostgresInstalledObjects, reasons: Mapping[int, 
 _HEARTBEAT = (names.OWN_SCHEMA, dictionary.HEARTBEAT.name)
 #: The dialect's own tables that all logs share, with the block that creates each.
 SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table", "seen": "seen_table", "identity": "identity_table"}
-#: A log that an older version made only as wide as the key. It missed no change.
+#: Description of a log that an older version created only as wide as the key. It has missed no change.
 WIDTH = "width of log table "
-#: A function to be replaced by a newer one. It missed no change either.
+#: Description of a function to be replaced by a newer one. It has missed no change either.
 RENEWED = "newer function "
 _HARMLESS = (WIDTH, RENEWED)
 
@@ -331,7 +331,7 @@ def table_steps(
     place = (table.namespace, table.name)
     known = place in present.schemas
     if known:
-        # refresh_schemas takes in partitions that joined since, with their rows
+        # refresh_schemas adds partitions that joined since, with their rows
         joined = present.leaves.get(table_id, frozenset())
         table = replace(table, leaves=tuple(leaf for leaf in table.leaves if leaf.oid in joined))
     steps = _log_steps(where, table, table_id, present)

@@ -1,8 +1,8 @@
 """Other pipelines of VENUS that write to a captured database.
 
 Their sessions set session_replication_role = replica if their role may, so that ordinary triggers do not fire. Triggers
-that are ENABLE ALWAYS do. The pipeline by which the database itself follows another one does not count: its changes are
-not captured.
+that are ENABLE ALWAYS fire. The pipeline by which the database itself follows another one does not count: its changes
+are not captured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from venus.adapters.dialects.postgresql.sql import statement
 
 
 def read_own_tables(connection: PostgresConnection) -> dict[str, bool]:
-    """Return VENUS's own tables apart from logs, and whether this role may read them."""
+    """Return VENUS's own tables without logs, each with whether this role may read it."""
     return dict(connection.rows(statement("triggers", "others")))
 
 
@@ -27,12 +27,12 @@ class OtherPipelines:
 
     #: Their consumer groups.
     groups: tuple[str, ...]
-    #: The states that triggers of VENUS may have; new ones get the first.
+    #: The states that triggers of VENUS may have; a new trigger gets the first.
     trigger_states: tuple[str, ...]
 
     @classmethod
     def read(cls, connection: PostgresConnection, own_tables: Mapping[str, bool]) -> Self:
-        """Read them. Triggers keep their state when the last of them ends."""
+        """Read the other pipelines. Triggers keep their state when the last of these ends."""
         groups = _read_groups(connection, own_tables)
         if connection.options.always or groups:
             return cls(groups=groups, trigger_states=(ALWAYS,))

@@ -4,9 +4,9 @@ Capture fails open: the application's statements never fail, whatever happens to
 the table's fill, so that old rows get its value. A change that capture cannot follow makes the table RESYNC, with the
 reason.
 
-Log tables and functions of an older version are updated while capture runs. A function is replaced only if it missed
-nothing. It accepts a wider key only together with its log, because the application's statement would fail on a value
-that the log's column cannot hold.
+Log tables and functions of an older version are updated while capture runs. A function is replaced only if it has
+missed nothing. It accepts a wider key only after its log does, because the application's statement would fail on a
+value that the log's column cannot hold.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ VALUES = "values"
 class MarkChanges:
     """Changes to one table since the last comparison."""
 
-    #: Triggers that were off for a while or altered, with their partition if they have one.
+    #: Triggers that were disabled for a while or altered, with their partition if they have one.
     altered_triggers: tuple[str, ...] = ()
     #: Whether ALTER TABLE has recomputed values of rows.
     has_rewritten_values: bool = False
@@ -90,11 +90,11 @@ class TriggerMarks:
         return MarkChanges(altered_triggers=tuple(off), has_rewritten_values=rewritten, new_marks=tuple(fresh))
 
     def has_stored_values(self, table: PostgresTable) -> bool:
-        """Return whether marks for the values of a table and of all its partitions were stored before."""
+        """Return whether earlier marks are stored for the values of a table and of all its partitions."""
         return all(VALUES in self.before.get(relation, {}) for relation in _relations(table))
 
     def delete_others(self, connection: PostgresConnection) -> None:
-        """Delete the marks of relations that are no longer captured: a returning one has missed changes."""
+        """Delete the marks of relations that are no longer captured: if one returns, it has missed changes."""
         if others := [relation for relation in self.before if relation not in self.now]:
             connection.run(statement("triggers", "seen_others"), {"relations": others})
 
@@ -107,7 +107,7 @@ def store_marks(connection: PostgresConnection, fresh: Seq[tuple[int, str, str]]
 
 
 def store_present_marks(connection: PostgresConnection, table_id: int) -> None:
-    """Store the present marks of a table's triggers: its new fill reads everything that they have missed."""
+    """Store the present marks of a table's triggers: its new fill reads all changes that they have missed."""
     if connection.row(statement("triggers", "seen_exists"))[0]:
         connection.run(statement("triggers", "seen_again", number=f"{table_id:05}"))
 
@@ -118,7 +118,7 @@ def _relations(table: PostgresTable) -> dict[int, str]:
 
 
 def _is_other_version(before: str | None, now: str) -> bool:
-    """Return whether a trigger has another row version. With another function it comes from a restored database."""
+    """Return whether a trigger's row version differs. If its function differs too, the database was restored."""
     if before is None or before == now:
         return False
     return before.split(" ")[0] == now.split(" ")[0]
@@ -127,8 +127,8 @@ def _is_other_version(before: str | None, now: str) -> bool:
 def _is_rewritten(before: str | None, now: str | None) -> bool:
     """Return whether values were recomputed.
 
-    That is so if a column was altered and the rows are in another file, or if an expression was altered. VACUUM FULL
-    and CLUSTER alter no column, and SET STATISTICS creates no other file.
+    That is so if a column was altered and the rows are in a new file, or if an expression was altered. VACUUM FULL and
+    CLUSTER alter no column, and SET STATISTICS creates no new file.
     """
     if before is None or now is None or before == now:
         return False
@@ -138,7 +138,7 @@ def _is_rewritten(before: str | None, now: str | None) -> bool:
 
 
 def _has_differences(old: Mapping[str, Any], new: Mapping[str, Any], what: str) -> bool:
-    """Return whether an entry in both differs. Added and dropped columns make a new version anyway."""
+    """Return whether an entry that both have differs. Added and dropped columns make a new version anyway."""
     return any(new[what].get(number, value) != value for number, value in old[what].items())
 
 
@@ -149,7 +149,7 @@ PARTITION_GONE = "a partition was dropped or detached"
 
 
 def refresh_registry(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> list[TableSchema]:
-    """Update the registry to the dictionary; return the new versions. Each table has one short transaction."""
+    """Update the registry from the dictionary; return the new versions. Each table has one short transaction."""
     with connection.snapshot():
         present = PostgresInstalledObjects.read(connection)
         known = (
@@ -221,8 +221,8 @@ def _store_new_version(
 ) -> TableSchema:
     """Store the next version. Rows sent before lack the value of a new column, and have the old text of a retyped one.
 
-    A wider type keeps the text, unless USING computes another value. In that case the rows are in another file, which
-    `_check_triggers` detects in a table that is `watched`.
+    A wider type keeps the text, unless USING computes another value. In that case the rows are in a new file, which
+    `_check_triggers` detects if the table is `watched`.
     """
     schema = table.to_schema(known.table_id, known.version + 1)
     before = {c.number: c.type for c in known.columns}
@@ -242,7 +242,7 @@ def _store_new_version(
 def _has_renamed_labels(known: TableSchema, schema: TableSchema) -> bool:
     """Return whether a label of an enum was renamed: no trigger fires, and rows sent before have the old name.
 
-    Two labels that traded names still exist, but in another order.
+    Two labels that exchanged names still exist, but in another order.
     """
     now = {t.sql_name: t.labels for t in schema.types}
     for own in known.types:
@@ -273,7 +273,7 @@ def _follow_partitions(
             reason = f"partition {now[oid].namespace}.{now[oid].name} cannot be given its trigger: {error}"
             registry.mark_missed_changes(connection, table_id, reason)
     gone = joined - now.keys()
-    if gone:  # one that has joined since the table was read is no reason to read the table again
+    if gone:  # a partition that has joined since the table was read is no reason to read the table again
         rows = connection.rows(statement("dictionary", "partitions"), {"tables": [table.oid]})
         gone -= {leaf for _, leaf, *_ in rows}
     if gone:
@@ -311,10 +311,10 @@ def _check_triggers(
     present: PostgresInstalledObjects,
     known: TriggerMarks,
 ) -> Seq[tuple[int, str, str]]:
-    """Mark a table RESYNC if a trigger was dropped, disabled or altered meanwhile, even if it exists again.
+    """Mark a table RESYNC if a trigger was dropped, disabled or altered since, even if it exists again.
 
-    Restart the fill of a table whose values ALTER TABLE has recomputed. Return the marks that remain to be stored: they
-    have no consequences.
+    Restart the fill of a table whose values ALTER TABLE has recomputed. Return the marks that remain to be stored,
+    because they have no consequences.
     """
     table_id, changes, reason = captured.schema.table_id, known.find_changes(table), ""
     if lacking := _find_missing(connection, table, table_id, present):
@@ -340,7 +340,7 @@ def _check_triggers(
 def _find_missing(
     connection: PostgresConnection, table: PostgresTable, table_id: int, present: PostgresInstalledObjects
 ) -> list[str]:
-    """Return the missing objects of a table, but not those of partitions that were dropped since the table was read."""
+    """Return the missing objects of a table, except for partitions that were dropped since the table was read."""
     lacking = present.find_missing(table, table_id)
     if lacking and table.leaves:
         rows = connection.rows(statement("dictionary", "partitions"), {"tables": [table.oid]})
@@ -359,7 +359,7 @@ LOG_BYTES_MAX = 16 << 20
 def renew_objects(
     connection: PostgresConnection, table: PostgresTable, table_id: int, present: PostgresInstalledObjects
 ) -> PostgresInstalledObjects:
-    """Widen a log whose key became wider, and replace functions. Busy ones stay until the next comparison."""
+    """Widen a log whose key became wider, and replace functions. Objects in use stay until the next comparison."""
     made = triggers.build_functions(table, table_id, connection.log_bytes_max)
     found = ((f, present.functions.get(strip_schema(f.name), "")) for f in made)
     stale = [f for f, body in found if f.is_equivalent_to(body, present.other_pipelines.groups)]

@@ -17,7 +17,7 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresKeyColu
 from venus.adapters.dialects.postgresql.dictionary.types import accepted_types
 from venus.adapters.dialects.postgresql.sql import literal, log_key_columns, qualify, quote, statement
 
-#: pg_trigger.tgenabled: fires in ordinary sessions, and in those of replicas too.
+#: pg_trigger.tgenabled: fires in ordinary sessions; fires in replica sessions too.
 ORDINARY, ALWAYS = "O", "A"
 
 
@@ -42,13 +42,13 @@ class PostgresTrigger:
 
 
 _INDEX = re.compile(r"(?<=pg_get_indexdef\()\d+")
-#: Distinguishes the messages of a client.
+#: The part of a function's code that makes the messages to one client differ.
 _MESSAGE = " || statement_timestamp()"
-#: The test of the index, around the test of the key.
+#: The code that tests the index, with the test of the key inside.
 _INDEX_FIRST = re.compile(r"IF pg_get_indexdef\([^;]* THEN\s+(IF NOT EXISTS .*?END IF;)\s+END IF;", re.DOTALL)
 #: The code for a key of another type, which older versions treated as unreadable.
 _RETYPED = re.compile(r"\s*IF \(NOT EXISTS .*? IF TG_OP <> 'DELETE' .*?RETURN NULL;\s+END IF;", re.DOTALL)
-#: The test of the log's size.
+#: The code that tests the log's size.
 _LIMITED = re.compile(r"\s*IF pg_relation_size\(.*?RETURN NULL;\s+END IF;", re.DOTALL)
 #: The types that a key's column may have. A function that finds another type logs X.
 _TYPES = re.compile(r"atttypid (?:= '(?:[^']|'')*'::regtype|IN \([^()]*\))")
@@ -70,7 +70,7 @@ class TriggerFunction:
     def is_equivalent_to(self, body: str, other_pipelines: Collection[str] = ()) -> bool:
         """Return whether a function with another body has missed nothing.
 
-        That is so if only the index was recreated, if the key or the limit of the log is another one, or if an older
+        That is so if only the index was recreated, if the key or the limit of the log has changed, or if an older
         version looked up the key less often. Release 0.1.0 skipped what any pipeline of VENUS applied.
         """
         before = body if other_pipelines else body.replace("'venus.apply'", "'venus.follows'")
@@ -98,7 +98,7 @@ def widen_sql(log: str, column: str, to: str) -> str:
 
 
 def build_functions(table: PostgresTable, table_id: int, log_bytes_max: int = 0) -> Iterator[TriggerFunction]:
-    """Return the functions that the triggers call; a log takes no more at this size, 0 = no limit."""
+    """Return the functions that the triggers call; they write no more to a log of `log_bytes_max`, 0 = no limit."""
     new, old = ("NEW", "OLD") if table.per_row else ("n", "o")
     keys = log_key_columns(len(table.key))
     parts = {
@@ -186,7 +186,7 @@ def _identity_condition(table: PostgresTable, new: str, old: str) -> str:
 
 
 def _key_image(table: PostgresTable, of: str) -> str:
-    """Return the key, with its text if equal keys may differ in it."""
+    """Return SQL for the key, together with its text if equal keys may have different texts."""
     columns = [f"{of}.{quote(k.name)}" for k in table.key]
     return ", ".join(columns if table.has_identity_key else [*columns, *(f"concat({c})" for c in columns)])
 

@@ -1,7 +1,7 @@
 """Capture of a SQLite file: schema changes, the backlog, and the opening of cuts.
 
 The reader holds the snapshot of a cut; the writer does everything else in short transactions. Reading works in every
-journal mode, but only with WAL does it not delay the application.
+journal mode, but without WAL it delays the application.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SqliteCapture(SourceCapture):
         self._compared_at = 0
         #: The dictionary of that schema_version, while a comparison uses it.
         self._read: tuple[SqliteDictionary, DictionaryObjects] | None = None
-        #: Whether a comparison was made. A cut alone accepts a dictionary of which no summary is stored.
+        #: Whether a comparison has run. Until then, a cut accepts a dictionary of which no summary is stored.
         self._has_compared = False
         #: The data_version at which every log was empty.
         self._empty_at: int | None = None
@@ -113,7 +113,7 @@ class SqliteCapture(SourceCapture):
                 schema_changes.store_summary(self._writer, look)
                 for table in retried:
                     self._writer.execute(registry.set_state_sql(table.schema.table_id, *state_before_halt(table)))
-                found = self._compare_all()  # under the lock, so that later changes are compared next time
+                found = self._compare_all()  # under the write lock, so that later changes are compared next time
         known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
         self._use_comparisons(found)
         self._has_compared = True
@@ -134,7 +134,7 @@ class SqliteCapture(SourceCapture):
         return compare_table(SqliteDictionary(self._writer, self._columns), captured, read_objects(self._writer))
 
     def _read_ends(self, found: Seq[SqliteTableComparison]) -> dict[int, int]:
-        """Return the ends of the logs that exist."""
+        """Return the newest number in each log that exists."""
         present = [c.captured.schema.table_id for c in found if c.readable or is_halted(c.captured.table)]
         return read_log_ends(self._writer, present)
 
@@ -225,7 +225,7 @@ class SqliteCapture(SourceCapture):
         )
 
     def _accept_dictionary(self) -> None:
-        """Use the dictionary as it is if it agrees with the registry. Raises SchemaChanged if it does not."""
+        """Use the present dictionary if it agrees with the registry. Raises SchemaChanged if it does not."""
         registry.require_installation(self._reader, self._file)
         with read_transaction(self._writer, self._file):
             found = self._compare_all()

@@ -28,7 +28,7 @@ from venus.codec.batch import TableChanges
 from venus.errors import SourceError
 from venus.model import BatchNo, BatchRecord, Epoch
 
-#: Consumed rows that may stay in a log: purging after every cut would write a page for each single row.
+#: How many consumed rows may stay in a log: purging after every cut would write a page for each row.
 SLACK_ROWS = 500
 #: The most rows that one transaction removes, which takes about 5 ms.
 PIECE_ROWS = 5_000
@@ -188,7 +188,7 @@ class SqliteCut:
             raise UnfitRow(self._describe_undecodable(access, sql, bounds)) from e
 
     def _describe_undecodable(self, access: SqliteAccess, sql: str, bounds: Seq[Any]) -> str:
-        """Find the row whose text is not UTF-8. The driver does not name it, so the rows are decoded leniently here."""
+        """Describe the row whose text is not UTF-8. The driver does not name it, so decode the rows leniently here."""
         self._reader.text_factory = lambda octets: octets.decode(errors="surrogateescape")
         try:
             for row in self._execute(sql, bounds):

@@ -1,9 +1,9 @@
 """Structure of a SQLite table: checks, indexes, actions of foreign keys, defaults (VENUS 3.4).
 
-Everything is expressed in SQL that means the same in PostgreSQL. What has no equal is listed with the reason. SQLite
-keeps checks only in the text of CREATE TABLE, so they are parsed from it. Its pragmas name the columns of an index, but
-they do not show its expressions or the condition of a partial index: both are parsed from CREATE INDEX. They are needed
-to find the rows that REPLACE would remove through the index.
+Everything is expressed in SQL that means the same in PostgreSQL. Anything without an equivalent is listed with the
+reason. SQLite keeps checks only in the text of CREATE TABLE, so they are parsed from it. Its pragmas name the columns
+of an index, but they do not show its expressions or the condition of a partial index: both are parsed from CREATE
+INDEX. They are needed to find the rows that REPLACE would remove through the index.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def read_collations(table: str, names: Seq[str], sql: str) -> dict[str, str]:
         try:
             scratch.execute(sql)
             scratch.execute(f"CREATE INDEX venus_probe ON {quote(table)} ({', '.join(map(quote, names))})")
-        except sqlite3.Error:  # a function or collation of the application: no column counts as exact
+        except sqlite3.Error:  # uses a function or collation of the application: no column counts as exact
             return dict.fromkeys(names, "")
         return dict(scratch.execute(statement("dictionary", "probe_columns")).fetchall())
 
@@ -122,7 +122,7 @@ def _columns_left_out(rows: Seq[ColumnRow]) -> list[LeftOut]:
 
 
 def _build_index(fetch: Fetch, row: tuple[Any, ...], sql: str, facts: dict[str, ColumnFact]) -> Index:
-    """Return an index as the target can create it. Raises NotPortableError if it has no equal."""
+    """Return an index as the target can create it. Raises NotPortableError if it has no equivalent."""
     name, unique, origin = row
     texts = parse_index_terms(sql) if sql else ()
     where = parse_index_condition(sql) if sql else ""
@@ -154,7 +154,7 @@ def _index_term(column: str | None, text: str, collation: str, facts: dict[str, 
     match collation.upper() if unique and textual else "BINARY":
         case "BINARY":
             return quote(column)
-        case "NOCASE":  # A to Z only, which is what lower() folds under "C"
+        case "NOCASE":  # NOCASE folds only A to Z, like lower() under "C"
             return f'lower({quote(column)} COLLATE "C")'
         case "RTRIM":
             return f"rtrim({quote(column)})"

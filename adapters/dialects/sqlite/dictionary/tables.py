@@ -68,10 +68,10 @@ class SqliteTable:
     key: tuple[SqliteKeyColumn, ...]  # empty: no usable key
     key_may_be_null: tuple[str, ...]
     unique: tuple[UniqueIndex, ...]
-    rowid: str  # a name for the rowid if the table has one that is not the key
+    rowid: str  # a name for the rowid, if there is a rowid that is not the key
     strict: bool
-    untyped: tuple[str, ...]  # columns whose type neither the declaration nor the content decides
-    foreign_collations: tuple[str, ...]  # of its indexes; only the application defines them
+    untyped: tuple[str, ...]  # columns whose type neither declaration nor content determines
+    foreign_collations: tuple[str, ...]  # collations of its indexes that only the application defines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

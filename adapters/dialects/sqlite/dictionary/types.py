@@ -56,7 +56,7 @@ class Affinity(Enum):
 
 
 def affinity(declared: str) -> Affinity:
-    """Apply SQLite's five rules, in its order."""
+    """Return the affinity of a declared type, by SQLite's five rules in their order."""
     name = declared.upper()
     if "INT" in name:
         return Affinity.INTEGER

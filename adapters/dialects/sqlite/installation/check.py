@@ -3,8 +3,9 @@
 A sample of each table, its first and last rows in key order, is converted with the same rules that capture uses. A
 value that does not fit would halt the table later.
 
-SQLite compares a foreign key by the collation of the referenced column, and PostgreSQL compares exactly. A row whose
-parent is spelled differently therefore refers to nothing at the target. The remedy is to store the exact spelling.
+SQLite compares a foreign key by the collation of the referenced column, and PostgreSQL compares texts exactly. A row
+that spells its parent's key differently therefore refers to nothing at the target. The remedy is to store the exact
+spelling.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _table_findings(connection: sqlite3.Connection, found: SqliteTable) -> Itera
 
 
 def _kind_examples(connection: sqlite3.Connection, found: SqliteTable, column: str) -> Iterator[str]:
-    """Yield an example row for each storage class that a column contains."""
+    """Yield a description of one row for each storage class that a column contains."""
     keys = [k.name for k in found.key]
     names = ", ".join([*map(quote, keys), f"quote({quote(column)})"])
     table = f"main.{quote(found.schema.name)}"
@@ -182,7 +183,7 @@ def _value_findings(connection: sqlite3.Connection, found: SqliteTable) -> Itera
 
 
 def find_large_values(connection: sqlite3.Connection, tables: Iterable[SqliteTable]) -> Iterator[LargeValues]:
-    """Yield the tables whose values may be larger than a message, in a file that has room for one."""
+    """Yield the tables whose values may be larger than a message, unless the file is smaller than that."""
     (nbytes,) = connection.execute(statement("structure", "file_bytes")).fetchone()
     for table in tables if nbytes > limits.ROW_BYTES_MAX else ():
         columns = [c.name for c in table.schema.columns if c.type.kind in (Kind.TEXT, Kind.CHAR, Kind.BYTES)]

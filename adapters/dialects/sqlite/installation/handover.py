@@ -1,7 +1,7 @@
 """Statements by which a SQLite file takes over the capture of a business (`venus fallback`).
 
-The registry, the checkpoint and the numbers of tables and batches continue those of the other database, whose capture
-is sealed, as in a PostgreSQL database. SQLite's DDL is transactional. So capture has no triggers at all while the file
+As in a PostgreSQL database, the registry, the checkpoint and the numbers of tables and batches continue those of the
+other database, whose capture is sealed. SQLite's DDL is transactional. So capture has no triggers at all while the file
 follows another database, and the transaction that opens the file for the application creates them with empty logs.
 """
 
@@ -63,7 +63,7 @@ def plan_handover(
 
 
 def _find_table(known: TableSchema, dictionary: SqliteDictionary) -> ContinuedTable:
-    """Find the table of a registered one. The heartbeat has another name in a database of another kind."""
+    """Find the table here for a registered one. Another kind of database has another name for the heartbeat."""
     name = HEARTBEAT if known.is_heartbeat else known.name
     if name not in dictionary or (known.namespace != NAMESPACE and not known.is_heartbeat):
         return ContinuedTable(known=known, here=None)
@@ -74,7 +74,7 @@ def _find_table(known: TableSchema, dictionary: SqliteDictionary) -> ContinuedTa
 
 
 def _keep_types(known: TableSchema, declared: dict[str, str]) -> TableSchema:
-    """Return a description in which columns without a declared type keep theirs, whatever values are there now."""
+    """Return a description in which columns without a declared type keep their types, whatever their values are now."""
     columns = [
         replace(c, source_type=declared[c.name]) if declared_type(declared.get(c.name, "TEXT")) is None else c
         for c in known.columns
@@ -105,7 +105,7 @@ def _register_sql(schema: TableSchema, state: str, reason: str) -> str:
 
 
 def drop_capture(connection: sqlite3.Connection, *, logs: bool) -> list[str]:
-    """Return the statements that drop all triggers of capture; `logs`: and their logs. Reads only."""
+    """Return the statements that drop all triggers of capture; `logs`: also the logs. Reads only."""
     own, present = registry.read_owned_objects(connection), read_objects(connection)
     mine = [name for name in present if own.has_numbered_object(name) and not registry.is_reject_trigger(name)]
     tables = [name for name in mine if present[name][0] == name]

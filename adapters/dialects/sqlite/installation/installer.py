@@ -67,7 +67,7 @@ from venus.model import Finding
 
 
 class SqliteInstaller(SourceInstaller):
-    """The part of a source that installs capture and removes it: a plan lists statements, a run executes those."""
+    """The part of a source that installs capture and removes it: a plan lists statements, a run executes them."""
 
     as_script = staticmethod(plain_script)
 
@@ -105,12 +105,12 @@ class SqliteInstaller(SourceInstaller):
         return steps + list(valve_steps(steps, read_objects(self._writer), self._log))
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-        """Install what is missing, in one transaction."""
+        """Install the missing objects, in one transaction."""
         self._raise_blocking_finding(include, exclude)
         return self._run_plan(lambda: self._install_steps(self._own_table_statements("upgrade"), include, exclude))
 
     def _run_plan(self, plan: Callable[[], list[InstallStep]]) -> list[InstallStep]:
-        """Plan and run in one transaction. Capture must not take these statements for the application's DDL."""
+        """Plan and run in one transaction. Mark it, so that capture does not mistake it for the application's DDL."""
         self._on_change()
         with write_transaction(self._writer, self._file), note_own_changes(self._writer):
             steps = plan()
@@ -129,7 +129,7 @@ class SqliteInstaller(SourceInstaller):
             return removal_steps(self._writer, own_tables)
 
     def uninstall(self) -> list[InstallStep]:
-        """Remove everything in one transaction, which restores the dictionary as it was before."""
+        """Remove everything in one transaction, which restores the dictionary to its state before the installation."""
         self._on_change()
         with write_transaction(self._writer, self._file):
             steps = removal_steps(self._writer, self._own_table_statements("downgrade"))
@@ -201,7 +201,7 @@ def release_steps(connection: sqlite3.Connection, table_ids: Seq[int]) -> list[I
 
 
 def drop_triggers(connection: sqlite3.Connection, table_id: int) -> None:
-    """Drop the triggers of a table, so that its log takes no more."""
+    """Drop the triggers of a table, so that its log grows no more."""
     for name in _trigger_names(read_objects(connection), table_id):
         connection.execute(statement("install", "drop_trigger", trigger=quote(name)))
 
@@ -272,7 +272,7 @@ def install_steps(
 
 
 def valve_steps(steps: Seq[InstallStep], present: DictionaryObjects, limits: LogLimits) -> Iterator[InstallStep]:
-    """Yield the steps that give each log of these steps its limit. A new log has none, and loses that of an old one."""
+    """Yield the steps that give each log of these steps its limit. Replacing a log has dropped the old log's limit."""
     for step in steps:
         found = _LOG_STEP.fullmatch(step.what)
         if found is None:
@@ -312,7 +312,7 @@ def own_step(sql: str) -> InstallStep:
 
 
 def describe_statement(sql: str) -> str:
-    """Return what a statement creates, removes or changes."""
+    """Return a text that names what a statement creates, removes or changes."""
     match = _CREATES.match(sql)
     if match is None:
         return f"row of {sql.split()[2]}" if sql.startswith(("INSERT", "DELETE")) else f"row of {sql.split()[1]}"
@@ -320,7 +320,7 @@ def describe_statement(sql: str) -> str:
 
 
 def _future_heartbeat(own_tables: Seq[str]) -> SqliteTable:
-    """Return VENUS's own heartbeat table as it will be, before it exists."""
+    """Return the description of VENUS's heartbeat table before it exists."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
         for sql in own_tables:
             scratch.execute(sql)
@@ -345,7 +345,7 @@ def _known_table_steps(how: SqliteTableComparison, present: DictionaryObjects) -
     if found is None:
         return []
     rebuilt = not how.readable and not how.missing
-    if rebuilt:  # the key is different, so the log is useless
+    if rebuilt:  # the key has changed, so the log is useless
         how = replace(how, schema=replace(found.schema, version=how.captured.schema.version + 1))
     made = build_capture_objects(found, table_id)
     log = log_table_name(table_id)
@@ -375,7 +375,7 @@ def _recapture_steps(how: SqliteTableComparison, present: DictionaryObjects, row
         schema = replace(found.schema, version=how.captured.schema.version + 1)
     made = build_capture_objects(found, table_id)
     steps = [_statement_step(found, sql) for sql in drop_stale_triggers(present, table_id, made)]
-    if log in present:  # left by an interrupted removal; the fill reads the rows that it names
+    if log in present:  # an interrupted removal left it; the fill reads the rows that it names
         steps.append(_statement_step(found, statement("install", "drop_table", log=quote(log))))
     existing = {m.name for m in made if m.name != log and present.get(m.name, ("", ""))[1] == m.sql}
     steps += [_object_step(found, m, exists=m.name in existing) for m in made]

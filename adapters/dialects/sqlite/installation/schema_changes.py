@@ -3,9 +3,9 @@
 VENUS never blocks the application's DDL. The comparison detects and reports what DDL breaks, and
 `venus install-triggers` repairs it (VENUS 3.2: a table's description travels with its rows).
 
-No trigger fires for a column that is dropped and added again, for two that trade names, or for another expression of a
-generated column. Two things do change: the text of CREATE TABLE, which ALTER TABLE edits, and `schema_version`, which
-every DDL statement raises by one. Dropping and adding may end in the same text, but needs two statements.
+No trigger fires when a column is dropped and added again, when two columns exchange names, or when a generated column
+gets another expression. Two things do change: the text of CREATE TABLE, which ALTER TABLE edits, and `schema_version`,
+which every DDL statement raises by one. Dropping and adding may end in the same text, but needs two statements.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from venus.adapters.dialects.sqlite.sql import statement
 from venus.codec.schema import fingerprint
 from venus.model import TableSchema
 
-#: Name of a table or trigger -> its table and its text.
+#: The table and the text of a table or trigger, by its name.
 DictionaryObjects = dict[str, tuple[str, str]]
 
 
@@ -50,7 +50,7 @@ class SqliteTableComparison:
 
     @property
     def is_new_version(self) -> bool:
-        """Whether the table has another version than the registered one."""
+        """Whether the table's version differs from the registered one."""
         return self.schema.version != self.captured.schema.version
 
     @property
@@ -131,7 +131,7 @@ def drop_stale_triggers(present: DictionaryObjects, table_id: int, made: list[Sq
 
 #: VACUUM, ANALYZE and changes of other objects raise schema_version without changing any name.
 _UNEXPLAINED_MAX = 1
-#: One statement renames or drops a table of these kinds together with all that belong to it.
+#: One statement renames or drops an object of these kinds together with everything that belongs to it.
 _SEVERAL_AT_ONCE = ("virtual", "shadow")
 
 
@@ -194,7 +194,7 @@ def may_have_altered(before: DictionarySummary | None, look: DictionarySummary, 
     gone = before.columns[this] - look.columns[this]
     own = look.version - before.version - _count_other_statements(before, look, this)
     if gone > 0:
-        return own != gone  # with one statement more, a remaining column may have the name of a dropped one
+        return own != gone  # with one more statement, a remaining column may have got the name of a dropped one
     return before.texts[this] != look.texts[this] or not 0 <= own <= _UNEXPLAINED_MAX
 
 

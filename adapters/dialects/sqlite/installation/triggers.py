@@ -1,7 +1,7 @@
 """The log table and the triggers of one captured table, as statements. Pure.
 
-A key has changed if it is not identical, even if it is equal: under NOCASE a equals A, and without a declared type
-1 equals 1.0, but the target has two rows in both cases.
+A key has changed if its values are not identical, even if they compare as equal: under NOCASE a equals A, and without a
+declared type 1 equals 1.0, but the target has two rows in both cases.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ def _build_trigger(block: str, name: str, found: SqliteTable, log: str, **parts:
 
 
 def _fill_block(block: str, found: SqliteTable, log: str, **parts: str) -> str:
+    """Return a block of SQL with the parts of this table filled in."""
+
     def key_of(row: str) -> str:
         return ", ".join(f"{row}.{quote(k.name)}" for k in found.key)
 
@@ -79,7 +81,7 @@ def _fill_block(block: str, found: SqliteTable, log: str, **parts: str) -> str:
 
 
 def _collision_conditions(found: SqliteTable) -> list[tuple[str, str]]:
-    """Return for each way to collide: the condition on a row x that REPLACE removes, and when an UPDATE may do so."""
+    """Return, for each way to collide, the condition on a row x that REPLACE removes, and when an UPDATE does so."""
     ways = []
     for index in found.unique:
         if index.is_key and all(k.exact for k in found.key):

@@ -1,8 +1,8 @@
 """Cut-over of a MariaDB or MySQL database that follows, in one session, for adapters/cutover (`venus fallback`).
 
-Rows are read as capture reads them, in bounded memory. Counters continue behind the rows *and* behind the numbers drawn
-at the other database. The application's foreign keys stay as they are; a query over the rows checks each of them,
-because VENUS has written without them.
+Rows are read as capture reads them, in bounded memory. Counters continue after the numbers in the rows *and* after
+those drawn at the other database. The application's foreign keys stay as they are. A query over the rows checks each of
+them, because VENUS's sessions did not enforce them.
 """
 
 from __future__ import annotations

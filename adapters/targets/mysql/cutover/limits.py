@@ -1,4 +1,4 @@
-"""Which values the columns of a MariaDB or MySQL database can hold (targets/way_back.py). Pure."""
+"""The values that columns of a MariaDB or MySQL database can hold (targets/way_back.py). Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _time_limits(declared: MysqlDeclaredType) -> dict[str, Any]:
     return {"lowest": Decimal(-838), "highest": Decimal(838), "unit": "hours", "scale": declared.fraction}
 
 
-#: By data type: the fields that differ from what the type of the stream can hold.
+#: By data type: the fields of `ColumnLimits` in which it differs from the logical type.
 _LIMITS: Mapping[str, Callable[[MysqlDeclaredType], dict[str, Any]]] = {
     **dict.fromkeys(_INT_BITS, _integer_limits),
     "decimal": _decimal_limits,
@@ -51,7 +51,7 @@ _LIMITS: Mapping[str, Callable[[MysqlDeclaredType], dict[str, Any]]] = {
 
 
 def limit_column(column: Column, declared: MysqlDeclaredType) -> ColumnLimits:
-    """Return which values a column can hold: neither NaN nor infinity, and no year before 0."""
+    """Return the values that a column can hold: neither NaN nor infinity, and no year before 0."""
     limits = replace(travelling_limits(column), specials=frozenset())
     if declared.data_type in _BYTES and not declared.is_json:
         limits = replace(limits, bytes=_BYTES[declared.data_type])

@@ -1,11 +1,12 @@
 """A MariaDB or MySQL database that may become the application's and be taken back (`venus cutover --fall-back`).
 
 Writes are rejected by triggers on each table, which read the record of this database: one row, locked by every
-transaction that writes. So a step is one transaction although DDL is not: triggers, logs and VENUS's own tables are
-made before it, and each statement may be repeated. TRUNCATE fires no trigger.
+transaction that writes. So a step is one transaction although DDL is not transactional: triggers, logs and VENUS's own
+tables are created before it, and each statement may be repeated. TRUNCATE fires no trigger.
 
-While a database follows, its own triggers of VENUS stay and log nothing of what VENUS applies. Foreign keys do not act
-in VENUS's sessions. Triggers of the application do, and cannot be switched off for a session, so they are obstacles.
+While a database follows, its triggers of capture stay, but do not log what VENUS applies. Foreign keys have no effect
+in VENUS's sessions. The application's triggers fire there, and cannot be switched off for a session, so they are
+obstacles.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def side_sql(block: str, **parts: str) -> str:
 
 
 def open_side(session: MysqlSession, opening: SideOpening) -> None:
-    """Capture and accept writes from the end of the caller's transaction on."""
+    """Make the database capture and accept writes as soon as the caller's transaction commits."""
     for text in opening.statements:
         session.run(text)
     at = opening.position
@@ -155,7 +156,7 @@ class MysqlSide(RelationalSide):
                 yield f"{placed.name}.{column.name} is NOT NULL without a default, and does not travel"
 
     def _find_missing_right(self, placed: MysqlPlacedTable) -> str:
-        """Return what the server says if VENUS may not write to a table."""
+        """Return the server's message if VENUS may not write to a table; empty if it may."""
         if self._tables.find(placed.name) is None:
             return ""
         for block in ("may_insert", "may_delete"):

@@ -1,8 +1,8 @@
 """Cut-over of an Oracle database that follows, in one session, for adapters/cutover (`venus fallback`).
 
-Rows are read as capture reads them. Counters continue behind the rows *and* behind the numbers drawn at the other
-database. Foreign keys and triggers of the application were switched off while the database followed: they are on
-again before it accepts writes (side.py), and the foreign keys are validated afterwards.
+Rows are read as capture reads them. Counters continue after the numbers in the rows *and* after those drawn at the
+other database. Foreign keys and triggers of the application were switched off while the database followed. They are
+switched on before it accepts writes (side.py), and the foreign keys are validated afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from venus.codec.batch import TableChanges
 from venus.errors import Refused
 from venus.model import TableSchema
 
-#: How the sequences of identity columns are named.
+#: The form of the names of identity columns' sequences.
 _SYSTEM_SEQUENCE = "ISEQ$$_"
 #: The most numbers that are drawn to move a counter of an older Oracle, and how many at a time.
 _DRAWN_MAX, _DRAWN_AT_ONCE = 10_000_000, 10_000
@@ -43,7 +43,7 @@ class OracleForeignKey:
     name: str
     child: str
     parent: str
-    #: Each column, and the one to which it refers.
+    #: Each column, with the column to which it refers.
     columns: tuple[tuple[str, str], ...]
 
     @property
@@ -151,7 +151,7 @@ class OracleCutover(NumberedFollowerCutover):
         ]
 
     def _count_orphans(self, key: OracleForeignKey) -> tuple[int, str]:
-        """Return how many rows refer to no parent, and the values of one of them."""
+        """Return how many rows have no parent, and the values of one such row."""
         mine = [f"C.{quote(column)}" for column, _ in key.columns]
         parts = {
             "child": quote(key.child),
@@ -189,7 +189,7 @@ class OracleCutover(NumberedFollowerCutover):
             self._draw(own, value)
 
     def _draw(self, own: Numbering, value: int) -> None:
-        """Draw numbers until the next one is the wanted one or a later one."""
+        """Draw numbers until the sequence has reached `value`, or has passed it."""
         left = (value - own.next_value) // own.increment
         if left > _DRAWN_MAX:
             raise Refused(

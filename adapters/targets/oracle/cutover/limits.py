@@ -1,4 +1,4 @@
-"""Which values the columns of an Oracle database can hold (targets/way_back.py). Pure."""
+"""The values that columns of an Oracle database can hold (targets/way_back.py). Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TEXTS = (Kind.TEXT, Kind.CHAR)
 
 
 def limit_column(column: Column, reading: OracleReading, sets: CharacterSets) -> ColumnLimits:
-    """Return which values a column can hold: no infinite time, and no empty text outside of a LOB."""
+    """Return the values that a column can hold: no infinite time, and no empty text outside of a LOB."""
     declared, kind = reading.declared, column.type.kind
     limits = replace(travelling_limits(column), type=declared.sql_type, specials=frozenset())
     if declared.data_type in ("NUMBER", "FLOAT") and kind is not Kind.BOOL:

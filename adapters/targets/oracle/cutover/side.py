@@ -1,13 +1,13 @@
 """An Oracle database that may become the application's and be taken back (`venus cutover --fall-back`).
 
-Writes are rejected by triggers on each table, which read the record of this database. They are created before the
-step that needs them, because DDL ends its transaction; each statement may be repeated. A transaction that has written
-before is waited for once the record says that writes are rejected, and again before capture is sealed. TRUNCATE fires
-no trigger, and a direct path load none either.
+Writes are rejected by triggers on each table, which read the record of this database. They are created before the step
+that needs them, because DDL ends its transaction; each statement may be repeated. Once the record rejects writes, VENUS
+waits for transactions that have written before, and again before it seals capture. Neither TRUNCATE nor a direct path
+load fires a trigger.
 
-While a database follows, its own triggers of VENUS stay and log nothing of what VENUS applies. No session can do
-without foreign keys and the application's triggers, so they are disabled; the statements that enable them again are
-stored before, and run before the database accepts writes.
+While a database follows, its triggers of capture stay, but do not log what VENUS applies. No single session can switch
+off foreign keys and the application's triggers, so they are disabled. The statements that enable them again are stored
+first, and run before the database accepts writes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _SECONDS = str(LOCK_TIMEOUT_MS // 1000)
 
 
 def open_side(session: OracleTargetSession, opening: SideOpening) -> None:
-    """Capture and accept writes from the end of the caller's transaction on."""
+    """Make the database capture and accept writes as soon as the caller's transaction commits."""
     for text in opening.statements:
         session.run(text)
     at = opening.position
@@ -244,13 +244,13 @@ class OracleSide(RelationalSide):
             return source.capture.describe_blockers()
 
     def _change(self, record: SideRecord) -> None:
-        """Store the record; another process that changes it is waited for."""
+        """Store the record; wait for another process that changes it."""
         with transaction(self._session):
             self._session.run(side_sql("hold", seconds=_SECONDS))
             self.put_record(record)
 
     def _create_triggers(self, schemas: Seq[TableSchema]) -> None:
-        """Create the triggers that are missing, each recorded as VENUS's before."""
+        """Create the missing triggers; record each as VENUS's first."""
         there = {name for name, status in self._session.rows(side_sql("rejecting")) if status == "ENABLED"}
         wanted = {
             f"VENUS_REJ_{letter}_{schema.table_id:05}": (event, quote(schema.name))
@@ -323,7 +323,7 @@ class OracleSide(RelationalSide):
     # -- what no session can do without ----------------------------------------------------------------------------
 
     def _switch_off(self, tables: Collection[str]) -> None:
-        """Disable foreign keys and triggers of these tables; each is noted before, with what enables it again."""
+        """Disable foreign keys and triggers of these tables; first store the statements that enable them again."""
         session, own = self._session, {"owner": self._owner}
         for child, name, validated, parent in session.rows(side_sql("foreign_keys"), own):
             if child in tables or parent in tables:
@@ -359,7 +359,7 @@ class OracleSide(RelationalSide):
 
 
 def check_switched_on(session: OracleTargetSession) -> list[str]:
-    """Check the rows of what was switched on again; return what the database rejects, one line each."""
+    """Validate the foreign keys that were enabled again; return those that the database rejects, one line each."""
     rejected = []
     for name, _, _, check in session.rows(side_sql("switched_off")):
         rejected += try_all(session, [str(check)] if check else [])

@@ -1,9 +1,9 @@
 """The scale-out apply: tasks stage changes in parallel, and one transaction merges them (VENUS 3.4).
 
 It always applies the range between the target's own applied offset and a requested end. A repeated request finds
-nothing left to do, also after a driver was killed and its checkpoint deleted. The transaction moves the applied offset
+nothing left to do, even after a driver was killed and its checkpoint deleted. The transaction moves the applied offset
 only from its expected value. Everything unusual (a marker, a new version, a table that does not follow, a refused row)
-and everything small takes the ordinary path, `run_apply`, up to the same end.
+and everything small is applied by the ordinary path, `run_apply`, up to the same end.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StagedApply:
         self._subscriber: Subscriber | None = None
         self._log_start = 0
         self._describe_switch = describe_switch
-        #: What was reported of an unfinished switch. The lock: only one thread works at the target.
+        #: The last report about an unfinished switch. The lock: only one thread works at the target.
         self._switch, self._lock = "", threading.Lock()
         self._row_counts: dict[int, int] = {}
         self._counted_at_us = 0
@@ -107,7 +107,7 @@ class StagedApply:
             self._apply_up_to(end)
 
     def report_switch(self) -> None:
-        """Report an unfinished switch of the application, or its end, while no change arrives. Cheap to call often."""
+        """Report an unfinished switch of the application, or its end, while no changes arrive. Cheap to call often."""
         if self._describe_switch() != self._switch and self._lock.acquire(blocking=False):
             try:
                 self._try_apply(0)
@@ -157,14 +157,14 @@ class StagedApply:
         return True
 
     def _should_stage(self, offsets: int) -> bool:
-        """Return whether tasks should stage this number of changes; each has its part in memory, hence a limit."""
+        """Return whether tasks should stage this number of changes, which is limited by the memory of each task."""
         spark = self._settings.spark
         return spark.stage_rows_min <= offsets <= STAGED_TIMES * spark.batch_rows_max
 
     # -- the broker's view of this group ---------------------------------------------------------------------------
 
     def _subscribe(self, opened: _LockedSession) -> None:
-        """Connect as the group without taking increments, so that the broker keeps them and has the applied offset."""
+        """Connect as the group without taking increments: the broker then keeps them and knows the applied offset."""
         if self._subscriber is None:
             subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1)
             try:
@@ -209,7 +209,7 @@ class StagedApply:
     # -- the two paths ---------------------------------------------------------------------------------------------
 
     def _stage(self, opened: _LockedSession, end: int) -> bool:
-        """Let tasks stage everything and merge it; return False if the ordinary path has to apply it."""
+        """Let tasks stage everything, then merge it; return False if the ordinary path has to apply it."""
         start = opened.catalogue.position.offset
         tasks = opened.build_tasks(start, end, self._settings.apply.load_workers)
         receipts = sorted(self._runner.run(stage_range, tasks), key=lambda r: r.start)
@@ -233,7 +233,7 @@ class StagedApply:
         return True
 
     def _apply_ordinarily(self, end: int) -> None:
-        """Follow like any other apply loop until `end` is applied and no table catches up or is resynced."""
+        """Follow like any other apply loop until `end` is applied and no table is still catching up or resyncing."""
         self._disconnect()
         inner = threading.Event()
 
@@ -245,7 +245,7 @@ class StagedApply:
                 inner.set()
 
         run_apply(self._settings, self._name, inner, report_if_asked, describe_switch=self._describe_switch)
-        self._switch = ""  # the reports have ended with the session
+        self._switch = ""  # the session's end also ends the reports
         self.ordinary += 1
 
     def _is_resyncing(self) -> bool:
@@ -286,7 +286,7 @@ class _LockedSession:
         return not (catalogue.held_tables() or catalogue.parked or catalogue.sweeps)
 
     def build_tasks(self, start: int, end: int, workers: int) -> list[StageTask]:
-        """Divide the offsets into pieces, one task each."""
+        """Divide the offsets into pieces, with one task for each."""
         target, catalogue = self._target, self.catalogue
         tables = {
             t.table_id: target.place(catalogue.schema(t.table_id, t.schema_version)) for t in catalogue.tables.values()
@@ -332,12 +332,14 @@ class _LockedSession:
         self.catalogue.record_position(end, receipts[-1].epoch)
 
     def _merge_texts(self, staged: StagedTable) -> list[str]:
+        """Return the statements that merge the staging tables of one table."""
         state = self.catalogue.tables[staged.table_id]
         sql = self.catalogue.sql(self._target, staged.table_id, state.schema_version)
         texts = [sql.text("delete_staged", stage=staged.gone, staged=str(staged.changes))] if staged.gone else []
         return texts + ([sql.text("upsert_staged", stage=staged.live)] if staged.live else [])
 
     def _count_texts(self, receipts: Sequence[StageReceipt]) -> list[str]:
+        """Return the statements that add the merged changes to the counters of the tables."""
         applied: dict[int, int] = {}
         for staged in (s for r in receipts for s in r.staged):
             applied[staged.table_id] = applied.get(staged.table_id, 0) + staged.changes

@@ -1,8 +1,8 @@
 """A task of the scale-out apply: increments between two offsets, written to staging tables of the target (VENUS 3.4).
 
-A task reads its piece of the queue, keeps the last change of each key, and writes rows and keys to its own tables. They
-take effect only in the one transaction that merges them, so a task may be repeated, or die, at any time. Tables that
-were never merged are dropped.
+A task reads its piece of the queue, keeps the last change of each key, and writes rows and keys to its own tables.
+Staged changes take effect only in the one transaction that merges them, so a task may be repeated, or die, at any time.
+Staging tables that were never merged are dropped.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class StageTask:
     tables: dict[int, PlacedTable]
     heartbeats: dict[tuple[int, int], TableSchema]
     known: frozenset[tuple[int, int]]
-    #: The predicates of the tables that the target gets only in part.
+    #: The predicates of the tables of which the target gets only some rows.
     predicates: dict[int, str] = field(default_factory=dict)
     #: Rows identity of the broker's set at the offset `rows_at`; None = unknown.
     rows: RowsIdentity | None = None
     rows_at: int = 0
-    #: The key of its hmac columns.
+    #: The target's key for hmac columns.
     masking_key: MaskingKey | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """The staging tables of one table: current rows, and keys of deleted rows; an empty name = there are none."""
+    """The staging tables of one table: current rows, and keys of deleted rows; an empty name = no such table."""
 
     table_id: int
     live: str

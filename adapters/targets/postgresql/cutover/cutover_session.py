@@ -3,9 +3,9 @@
 Rows are read by COPY in bounded memory. A query after the cut-over must see the same rows as at the source, so tables
 that inherit from others are checked as well.
 
-Counters continue behind the target's own rows *and* behind the numbers drawn at the source. A number that the source
-drew and rolled back may already be in use outside the database, so the larger value counts. Setting a counter changes
-no row and may be repeated, because VENUS applies rows with their numbers.
+Counters continue after the numbers in the target's own rows *and* after those drawn at the source. A number that the
+source drew and rolled back may be in use outside the database, so the larger value counts. Setting a counter changes no
+row and may be repeated, because VENUS applies rows with their numbers.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class PostgresCutover(RelationalCutover):
 
     def __init__(self, target: PostgresDatabase, session: TargetSession) -> None:
         super().__init__(target, session)
-        #: Every table, and whether VENUS has created it.
+        #: The tables, each with whether VENUS has created it.
         self._placed: dict[int, tuple[PlacedTable, bool]] = {}
 
     def sql(self, block: str, **parts: str) -> str:
@@ -189,7 +189,7 @@ class PostgresCutover(RelationalCutover):
     # -- the hand-over ---------------------------------------------------------------------------------------------
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
-        limit_lock_waits(self._session, TIDY_TIMEOUT_MS)  # the application may write already, and queue behind it
+        limit_lock_waits(self._session, TIDY_TIMEOUT_MS)  # otherwise writers of the application would queue
         warnings = self._recreate_references(invalid, acting=True) + guarantees.add_domain_checks(
             self._session, self._created_tables
         )
@@ -307,6 +307,6 @@ def always_identities(placed: Sequence[PlacedTable], numberings: Iterable[Number
 def set_identity_mode(
     session: TargetSession, created: Sequence[PlacedTable], numberings: Sequence[Numbering], *, how: str
 ) -> None:
-    """Set identities to their mode at the source (`ALWAYS`) or to the one that VENUS needs (`BY DEFAULT`)."""
+    """Set identities to their mode at the source (`ALWAYS`), or to the mode that VENUS needs (`BY DEFAULT`)."""
     for placed, column in always_identities(created, numberings):
         session.run(cutover_sql("set_generated", table=placed.sql, column=column, how=how))

@@ -1,14 +1,15 @@
 """Guarantees at the cut-over: every table compared with the source's description, and the foreign keys.
 
-A missing constraint weakens a guarantee. Definitions are compared in the form of this target: VENUS creates a temporary
-table as it would create the table now, and reads it like the table itself. It leaves nothing behind.
+A missing constraint weakens a guarantee. Definitions are compared in the form of this target. VENUS creates a temporary
+table as it would create the table now, and reads its definition like that of the table itself. Nothing remains
+afterwards.
 
 VENUS applies with foreign keys disabled where it may, so PostgreSQL's VALID proves nothing about newer rows. A query
 over the rows themselves checks that every row has its parent. Then the foreign keys are recreated with the source's
 actions, and PostgreSQL validates each once more.
 
 Checks of domains that are NOT VALID at the source are added here as well. PostgreSQL casts every value that is written
-to a domain, so a target with such a check could not take the older values of the source.
+to a domain, so a target with such a check would refuse older values of the source.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _reference_place(reference: PlacedForeignKey) -> ObjectPlace:
 
 
 def _with_target_definition(part: TableObject, definitions: dict[ObjectPlace, str]) -> TableObject:
-    """Return the part in the form of this target; a part without one is compared by name only."""
+    """Return the part with its definition at this target; a part without a definition is compared by name only."""
     if part.kind not in (INDEX, CHECK, REFERENCE, DEFAULT):
         return part
     return replace(part, definition=definitions.get((part.kind, part.name), ""))
@@ -128,7 +129,7 @@ def _read_objects(session: TargetSession, placed: PlacedTable) -> dict[ObjectPla
 
 
 def _read_target_definitions(session: TargetSession, placed: PlacedTable) -> dict[ObjectPlace, str]:
-    """Return the expected definitions in the form of this target; empty if it cannot create a temporary table."""
+    """Return the expected definitions as this target formats them; empty if it cannot create a temporary table."""
     scratch = replace(placed, namespace=_SCRATCH)
     session.run("BEGIN")
     try:
@@ -165,7 +166,7 @@ def _domain_differences(session: TargetSession, placed: PlacedTable, own: OwnTyp
         yield SchemaDifference(table=placed.schema.qualified_name, what=what, statement=mend, blocks=True)
 
 
-#: Child, columns, parent, columns there.
+#: The child, its columns, the parent, the parent's columns.
 Ends = tuple[tuple[str, str], tuple[str, ...], tuple[str, str], tuple[str, ...]]
 
 
@@ -219,7 +220,7 @@ def count_orphans(
     owed: Sequence[PlacedForeignKey],
     placed: Sequence[PlacedTable],
 ) -> list[TargetForeignKey]:
-    """Return every foreign key with its number of rows without a parent; `placed` = every table of the target."""
+    """Return every foreign key with the number of rows that lack a parent; `placed`: every table of the target."""
     known = {f.ends for f in there}
     missing = [f for f in map(_to_foreign_key, owed) if f.ends not in known]
     lenient = {f.ends for f in map(_to_foreign_key, plan_references(placed, placed)) if f.not_valid}
@@ -227,7 +228,7 @@ def count_orphans(
 
 
 def foreign_key_ends(reference: PlacedForeignKey) -> Ends:
-    """Return the ends of a foreign key that VENUS makes."""
+    """Return the ends of a foreign key that VENUS creates."""
     return _to_foreign_key(reference).ends
 
 
@@ -268,7 +269,7 @@ def recreate_references(
 ) -> list[str]:
     """Recreate VENUS's foreign keys with or without the source's actions, and validate them.
 
-    `invalid` names those that rows violate: these hold for new rows only. Return what the target refused.
+    `invalid` names those that rows violate: these hold for new rows only. Return those that the target refused.
     """
     named = {f.ends: f.name for f in there}
     warnings = []
@@ -293,7 +294,7 @@ def unvalidated_checks(session: TargetSession, placed: Sequence[PlacedTable]) ->
 
 
 def add_domain_checks(session: TargetSession, created: Sequence[PlacedTable]) -> list[str]:
-    """Add the checks; return what the target refused. May be repeated."""
+    """Add the domain checks that are NOT VALID at the source; return those the target refused. May be repeated."""
     refused = []
     for drop, add in later_checks(created):
         try:
@@ -307,6 +308,6 @@ def add_domain_checks(session: TargetSession, created: Sequence[PlacedTable]) ->
 
 
 def drop_domain_checks(session: TargetSession, created: Sequence[PlacedTable]) -> None:
-    """Drop the checks."""
+    """Drop the domain checks that `add_domain_checks` adds."""
     for drop, _ in later_checks(created):
         session.run(drop)

@@ -1,12 +1,12 @@
 """A PostgreSQL database that may become the application's and be taken back (`venus cutover --fall-back`).
 
 Writes are rejected by a trigger on each table and partition. CREATE TRIGGER waits for transactions that wrote to the
-table, so the end of that transaction is the end of the application's writes.
+table, so the application's writes end with the transaction that creates the triggers.
 
-While a database follows, its own triggers of VENUS stay and log nothing of its pipeline's sessions, which set
-venus.follows (session.py). What another pipeline writes is logged or rejected, as a change of the application is.
-Foreign keys and triggers of the application do not fire in them either (session_replication_role = replica), so
-nothing has to be switched off, and nothing can be left switched off.
+While a database follows, its triggers of capture stay, but do not log changes by its pipeline's sessions, which set
+venus.follows (session.py). Changes by another pipeline are logged or rejected like those of the application. The
+application's foreign keys and triggers do not fire in the pipeline's sessions (session_replication_role = replica), so
+nothing has to be switched off, or could be left so.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def side_sql(block: str, **parts: str) -> str:
 
 
 def open_side(session: TargetSession, opening: SideOpening) -> None:
-    """Capture and accept writes from the end of the caller's transaction on."""
+    """Make the database capture and accept writes as soon as the caller's transaction commits."""
     for text in opening.statements:
         session.run(text)
     at = opening.position
@@ -146,6 +146,7 @@ class PostgresSide(RelationalSide):
             )
 
     def _may_replicate(self) -> bool:
+        """Return whether the role may set session_replication_role."""
         may = try_replica_role(self._session)
         with suppress(TargetError):  # RESET needs the same right
             self._session.run("RESET session_replication_role")
@@ -287,12 +288,12 @@ class PostgresSide(RelationalSide):
             return read_registered_versions(connection)
 
 
-#: The first version of PostgreSQL whose type has an infinity.
+#: The first version of PostgreSQL in which the type has an infinity.
 _INFINITE_SINCE = {Kind.DECIMAL: 140_000, Kind.INTERVAL: 170_000}
 
 
 def limit_column(column: Column, table: PostgresTable, charset: str, version: int) -> ColumnLimits:
-    """Return which values a column of a PostgreSQL database can hold. Pure."""
+    """Return the limits of the values that a column of a PostgreSQL database can hold. Pure."""
     limits = travelling_limits(column, table.types)
     kind = column.type.element if column.type.element is not None else column.type
     is_text = kind.kind in (Kind.TEXT, Kind.CHAR, Kind.JSON, Kind.NATIVE)

@@ -1,1 +1,1 @@
-"""Writing of rows into one table: a way for each number of rows, and the handling of refused rows."""
+"""Writing of rows into one table: a method for each number of rows, and the handling of refused rows."""

@@ -1,8 +1,8 @@
 """Small groups of cuts at a PostgreSQL target in one round trip (VENUS 3.4).
 
-BEGIN, the applied offset, keyed statements, COMMIT in one string. This path serves a trickle of changes, where a round
-trip is most of the latency. It leaves everything unusual (a marker, a new schema version, a parked key, a refusal) to
-`ApplyTransaction`, and has changed nothing in that case.
+One string contains BEGIN, the applied offset, keyed statements and COMMIT. This path serves a trickle of changes, where
+a round trip is most of the latency. It leaves everything unusual (a marker, a new schema version, a parked key, a
+refusal) to `ApplyTransaction`, and changes nothing in that case.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def apply_at_once(
 
 
 class _SingleString:
-    """The content of one string."""
+    """The statements that one string will contain."""
 
     def __init__(self, target: RelationalDatabase, catalogue: TargetCatalogue) -> None:
         self._target = target
@@ -93,7 +93,7 @@ class _SingleString:
             return False
         parts = self._parts.setdefault(table_id, [])
         if sum(map(len, parts)) + section.count > self._rows_max:
-            return False  # before its rows are masked, which the other path does again
+            return False  # checked before rows are masked, because the other path masks them again
         try:
             predicate = catalogue.predicate(table_id, section.schema_version)
         except PredicateRefused:

@@ -4,9 +4,8 @@ Few rows are written by keyed statements, and new rows directly by COPY. All oth
 first DELETE USING, then INSERT .. ON CONFLICT by the key. If keys or unique values are swapped within a cut, the upsert
 fails, and every changed row is deleted and inserted again. If that fails too, the target refuses a row.
 
-A streamed cut is merged piece by piece if only the key decides which rows collide. If that fails, the cut is read again
-and merged as a whole. The COPY text of a piece is built before the connection is needed, while the server takes the
-previous piece.
+A streamed cut is merged piece by piece if rows can only collide by their keys. If that fails, the cut is read again and
+merged as a whole. The COPY text of a piece is built while the server still receives the previous piece.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ from venus.errors import TargetError
 
 #: How many blocks of a staging table are read back at a time, to find a refused row in a large cut.
 _SEARCH_BLOCKS = 256
-#: Another row has the value: unique_violation, exclusion_violation. A later change of this cut may free it.
+#: Another row has the same value: unique_violation, exclusion_violation. A later change of this cut may free the value.
 _VALUE_TAKEN = frozenset({"23505", "23P01"})
-#: check_violation. An unchanged row that comes again may violate a check that is NOT VALID, as at the source.
+#: check_violation. An unchanged row that arrives again may violate a check that is NOT VALID, as it does at the source.
 _CHECK_VIOLATED = frozenset({"23514"})
 _TWICE_IN_ONE_STATEMENT = frozenset({"21000"})
 
@@ -117,10 +116,10 @@ class RowMerger:
         self._merged: set[int] = set()
 
     def make_room(self, pending: PendingChanges) -> None:
-        """Move changes from memory to the server, into the table itself if the order of keys cannot matter.
+        """Move changes from memory to the server: into the table itself if the order of changes cannot matter.
 
-        The server works in the background. The next use of the session raises its error: MergeWhole if the order did
-        matter, or RowsRefused.
+        The server works in the background. The next use of the session raises the error of that work: MergeWhole if the
+        order mattered, or RowsRefused.
         """
         rows = pending.take()
         form = build_copy_texts(rows, pending.layout, directly=self._can_copy_directly(pending))
@@ -131,7 +130,7 @@ class RowMerger:
     def _can_copy_directly(self, pending: PendingChanges) -> bool:
         """Return whether new rows may be copied without staging: there are no other changes, or none can collide.
 
-        In a first load only rows without an earlier change count as new, so none collides with what is staged.
+        In a first load only rows without an earlier change count as new, so no new row collides with staged changes.
         """
         if pending.new_refused or self._catalogue.is_recording(pending.table_id):
             return False
@@ -159,7 +158,7 @@ class RowMerger:
         return self._whole is not None and table_id not in self._whole
 
     def _can_merge_pieces(self, table_id: int) -> bool:
-        """Return whether pieces of a cut may be merged one by one: only the key decides which rows collide."""
+        """Return whether pieces of a cut may be merged one by one: rows can only collide by their keys."""
         return self._can_divide(table_id) and not any(
             i.unique for i in self._catalogue.current_schema(table_id).indexes
         )
@@ -182,7 +181,7 @@ class RowMerger:
     # -- without staging -------------------------------------------------------------------------------------------
 
     def _write_directly(self, pending: PendingChanges, rows: RowChanges) -> RowChanges:
-        """Write without staging what the target accepts so; return the rest."""
+        """Write the changes that the target accepts without staging; return the rest."""
         if self._catalogue.is_recording(pending.table_id):
             return rows
         none = slice_changes(rows, 0, 0)
@@ -211,7 +210,7 @@ class RowMerger:
     def _try_copy(self, pending: PendingChanges, lines: bytes, rows: int) -> bool:
         """COPY new rows directly into the table; return False if one of them is not new, or is refused.
 
-        In a first load all of them must arrive: nothing compares the table with the source afterwards.
+        In a first load every row must arrive, because nothing compares the table with the source afterwards.
         """
         self._session.run("SAVEPOINT venus")
         try:
@@ -257,7 +256,7 @@ class RowMerger:
         upsert = [*deletes, sql.text("upsert_staged")] if pending.live_staged else deletes
         rotation = [*deletes, sql.text("delete_staged", staged=live), sql.text("insert_staged")]
         repeated, unchanged = sql.text("drop_repeated"), sql.text("drop_unchanged")
-        # (statements, the SQLSTATEs after which they may succeed)
+        # (statements, the SQLSTATEs of the previous attempt after which these may succeed)
         attempts: list[tuple[list[str], frozenset[str]]] = [
             (upsert, frozenset()),
             ([repeated, *upsert], _TWICE_IN_ONE_STATEMENT),

@@ -1,10 +1,10 @@
 """Keys, indexes, checks and foreign keys of a table: their statements, and their comparison (VENUS 3.4). Pure.
 
 A full load creates them after the rows, because building an index once is cheaper than maintaining it row by row.
-Foreign keys have no actions while VENUS applies: the source has executed these, and their effects arrive as separate
-changes. The cut-over adds the actions.
+Foreign keys have no actions while VENUS applies: the source has executed the actions, and their effects arrive as
+separate changes. The cut-over adds the actions.
 
-The comparison of a table's expected objects with those at the target has a statement for each difference. `venus
+The comparison of a table's expected objects with those at the target gives a statement for each difference. `venus
 status` lists what has changed at the source since a table was created (table_objects.py). The cut-over lists every
 difference and refuses if the target guarantees less than the source (cutover/guarantees.py).
 """
@@ -65,7 +65,7 @@ class ConstraintNames:
 
 
 def _table_space(placed: PlacedTable) -> str:
-    """Return the name space of a table's constraints, which is no valid schema name."""
+    """Return the name space of a table's constraints, whose name cannot be that of a schema."""
     return f"{placed.namespace}.{placed.name}"
 
 
@@ -90,7 +90,7 @@ def index_sql(placed: PlacedTable, index: Index, names: ConstraintNames) -> str:
 
 
 def check_statements(placed: PlacedTable, names: ConstraintNames) -> list[tuple[str, str]]:
-    """Return (add, validate) for each check constraint; nothing validates one that is NOT VALID at the source."""
+    """Return (add, validate) for each check constraint; `validate` is empty if it is NOT VALID at the source."""
     return [check_sql(placed, check, names) for check in placed.schema.checks]
 
 
@@ -125,7 +125,7 @@ class PlacedForeignKey:
 
     @property
     def validate(self) -> str:
-        """The statement that checks every row of it; empty if it is NOT VALID at the source."""
+        """The statement that checks every row for this foreign key; empty if it is NOT VALID at the source."""
         return "" if self.key.not_valid else f"ALTER TABLE {self.placed.sql} VALIDATE CONSTRAINT {quote(self.name)}"
 
     @property
@@ -156,11 +156,11 @@ def foreign_key_statements(
     return [(r.add(acting=False), r.validate) for r in placed_foreign_keys(placed, everything, names)]
 
 
-#: (kind, name).
+#: The kind and the name of an object.
 ObjectPlace = tuple[str, str]
 #: Definitions of the objects of a table.
 ExistingObjects = Mapping[ObjectPlace, str]
-#: Kinds of objects that share a name space. The name of an index, a check, a foreign key or a key is arbitrary.
+#: Kinds of objects that share a name space. The names of indexes, checks, foreign keys and keys are arbitrary.
 INDEX, CHECK, REFERENCE, REQUIRED, KEY = "i", "c", "f", "n", "k"
 COLUMN, TYPE, DEFAULT, NUMBERING = "column", "type", "default", "numbering"
 _UNNAMED = frozenset({INDEX, CHECK, REFERENCE, KEY})
@@ -190,8 +190,8 @@ class ObjectCategory(Enum):
 
 
 _M, _A, _E = ObjectProblem.MISSING, ObjectProblem.ALTERED, ObjectProblem.EXTRA
-#: (category, problem) -> whether the target then guarantees less than the source, which forbids a cut-over.
-#: Any other pair is no difference.
+#: For each pair (category, problem) that is a difference: whether the target then guarantees less than the source,
+#: which forbids a cut-over.
 RULES: Mapping[tuple[ObjectCategory, ObjectProblem], bool] = {
     (ObjectCategory.COLUMN, _M): True,
     (ObjectCategory.TYPE, _A): False,
@@ -224,7 +224,7 @@ class TableObject:
     category: ObjectCategory
     shown: str  # for messages
     name: str
-    #: All names that a load may have given it, because its own name was in use.
+    #: All names that a load may have given this object if its own name was in use.
     names: frozenset[str]
     #: The definition in the form of the target's dictionary; empty = unknown.
     definition: str
@@ -241,7 +241,7 @@ NONE: Mapping[ObjectPlace, TableObject] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectDifference:
-    """A part of a table that differs; `definition` is the target's under its name."""
+    """A part of a table that differs; `definition`: what the target has under that name."""
 
     part: TableObject
     problem: ObjectProblem

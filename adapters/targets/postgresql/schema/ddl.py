@@ -48,7 +48,7 @@ def type_sql(kind: LogicalType, own: Mapping[str, str] = NOTHING) -> str:
         return plain
     if temporal := _TEMPORAL.get(kind.kind):
         word, zone = temporal
-        # 0 may mean unspecified: the widest type never loses a digit.
+        # 0 may mean unspecified, and the widest type never loses a digit
         return f"{word}({kind.precision}){zone}" if 0 < kind.precision < _FRACTION_MAX else f"{word}{zone}"
     return _sized_type(kind, own)
 
@@ -80,7 +80,7 @@ def column_type(placed: PlacedTable, column: Column) -> str:
 
 
 def _with_whole_seconds(spelled: str, source_type: str) -> str:
-    """Return the type without digits behind the second, if the source declares that.
+    """Return the type without fractions of a second, if the source declares that.
 
     A logical type has precision 0 for a type without a declared precision as well.
     """
@@ -102,7 +102,7 @@ def without_quotes(spelled: str) -> str:
 
 
 def declared_type(placed: PlacedTable, source_type: str, kind: LogicalType) -> str:
-    """Return the target's name of a domain or an array of it, if the source's type is one; otherwise the plain type."""
+    """Return the target's name of the type if it is a domain, or an array of one; otherwise the plain type."""
     spelled = source_type.removesuffix("[]")
     if spelled in {own.sql_name for own in placed.schema.types if own.base is not None}:
         return placed.type_names[spelled] + source_type[len(spelled) :]
@@ -117,7 +117,7 @@ def create_schemas(placed: Sequence[PlacedTable]) -> list[str]:
 
 
 def list_own_types(placed: Sequence[PlacedTable]) -> list[tuple[PlacedTable, OwnType]]:
-    """Return each own type of these tables once, after the types that it needs, with a table that uses it."""
+    """Return each own type of these tables once, after the types that it needs, each with a table that uses it."""
     found: dict[str, tuple[PlacedTable, OwnType]] = {}
     for one in placed:
         for own in one.schema.types:
@@ -207,17 +207,17 @@ def is_counted(placed: PlacedTable, column: Column) -> bool:
 
 
 def sequence_name(placed: PlacedTable, column: Column) -> str:
-    """Return the quoted name of that sequence."""
+    """Return the quoted name of a column's own sequence (`is_counted`)."""
     return f"{quote(placed.namespace)}.{quote(shorten_name(f'{placed.name}_{placed.fold(column.name)}_seq'))}"
 
 
 def counted_default(placed: PlacedTable, column: Column) -> str:
-    """Return the default that draws a number from it."""
+    """Return the default that draws a number from the column's own sequence."""
     return f"nextval({quote_literal(sequence_name(placed, column))}::regclass)"
 
 
 def no_identity(placed: PlacedTable, column: Column) -> str:
-    """Return the statement that replaces an identity by a sequence, if the column is one, so that it may be NULL."""
+    """Return the statement that replaces an identity, if it exists, by a sequence, so that the column may be NULL."""
     return statement(
         "dictionary",
         "no_identity",

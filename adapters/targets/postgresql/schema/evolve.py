@@ -1,7 +1,7 @@
-"""The step of a table from one schema version to the next, if PostgreSQL can take it without loss. Pure.
+"""The step of a table from one schema version to the next, if PostgreSQL can make it without loss. Pure.
 
-A new column is added. A dropped column stays at the target and may be NULL from then on. A type is widened. Every other
-change halts the table with a reason; a resync or an operator's decision resolves that (features 2.14).
+A new column is added. A dropped column stays at the target and becomes nullable. A type is widened. Every other change
+halts the table with a reason; a resync or an operator's decision resolves that (features 2.14).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def plan_step(
 
 
 def _key_change_reason(old: TableSchema, new: TableSchema, target: str) -> str:
-    """Return the reason for a changed key, with the two resyncs that bring the rows by the new key."""
+    """Return why a table with a changed key halts, with the two resyncs that bring the rows by the new key."""
     into = f"({', '.join(new.key)})" if old.key != new.key else "other columns of these names"
     return (
         f"the key has changed from ({', '.join(old.key)}) to {into}: when `venus resync {new.qualified_name}` has "
@@ -92,7 +92,7 @@ def _key_change_reason(old: TableSchema, new: TableSchema, target: str) -> str:
 def _end_inheritance(old: PlacedTable, new: PlacedTable, *, changing: bool) -> VersionStep:
     """Remove the inheritance of child tables at the target if they left at the source or the parent's columns change.
 
-    PostgreSQL would add a new column of the parent to its children, which get theirs with their own version.
+    PostgreSQL would add a new column of the parent to its children, which get the column with their own version.
     """
     before, after = old.schema.child_tables, new.schema.child_tables
     gone = [child for child in before if child not in after]
@@ -118,7 +118,7 @@ def _rename_kept(
 ) -> VersionStep:
     """Rename a kept column if a new column of the source has its name.
 
-    Its values are not those of the new column, and only an operator may delete them.
+    The kept values do not belong to the new column, and only an operator may delete them.
     """
     before = {c.number: c.name for c in old.schema.columns}
     ours = {old.fold(name) for name in (*kept, *(column.name for column in gone))}
@@ -175,7 +175,7 @@ def _change_column(
     statements: list[str] = []
     remarks: list[str] = []
     name = new.column(after.name)
-    # an operator may have set the new type; its current values do not matter, because every row comes again
+    # an operator may have set the new type; present values do not matter, because every row is sent again
     altered = has_type(new, after, present.get(old.fold(before.name), ""))
     if before.type != after.type and type_sql(before.type) != type_sql(after.type) and not altered:
         if not can_widen(before.type, after.type):
@@ -192,7 +192,7 @@ def _change_column(
 
 
 def _change_default(old: PlacedTable, new: PlacedTable, before: Column, after: Column) -> VersionStep:
-    """Follow a default. A new identity is left to the operator, because the column may contain NULL here."""
+    """Return the step for a changed default. An operator must add a new identity: the column may contain NULL here."""
     alter = f"ALTER TABLE {new.sql} ALTER COLUMN {new.column(after.name)}"
     if before.identity and after.identity:
         return VersionStep(statements=(no_identity(new, after),) if is_counted(new, after) else ())
@@ -211,7 +211,7 @@ def _change_default(old: PlacedTable, new: PlacedTable, before: Column, after: C
 
 
 def _narrowing_reason(old: PlacedTable, new: PlacedTable, before: Column, after: Column) -> str:
-    """Return the reason for a type that is not widened, with a statement for the target."""
+    """Return why a change of type is not a widening, with the statement that an operator can run at the target."""
     name, wanted = old.column(before.name), column_type(new, after)
     return (
         f"column {after.name} has changed from {type_sql(before.type)} to {type_sql(after.type)}, which does not widen "
@@ -221,7 +221,7 @@ def _narrowing_reason(old: PlacedTable, new: PlacedTable, before: Column, after:
 
 
 def can_widen(before: LogicalType, after: LogicalType) -> bool:
-    """Return whether every value of the old type is one of the new type, so that a conversion loses nothing."""
+    """Return whether every value of the old type is also a value of the new one, so that a conversion loses nothing."""
     match before.kind, after.kind:
         case (Kind.INT, Kind.INT) | (Kind.FLOAT, Kind.FLOAT):
             return before.length <= after.length

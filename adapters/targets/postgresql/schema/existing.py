@@ -1,6 +1,6 @@
 """Comparison of an existing table at the target with the one that VENUS would create (VENUS 3.4).
 
-All differences are refused together: VENUS does not alter a table that it has not created.
+One error lists all differences: VENUS does not alter a table that it has not created.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def count_rows(session: TargetSession, placed: PlacedTable) -> int:
 
 
 def empty_table(session: TargetSession, placed: PlacedTable, by: str) -> None:
-    """Remove all rows in an open transaction, by DELETE, which readers of an older snapshot do not see.
+    """Remove all rows in an open transaction, by DELETE, so that readers of an older snapshot still see the rows.
 
-    With `by` = "truncate", use TRUNCATE unless foreign keys forbid it. Raises Refused if they forbid both.
+    With `by` = "truncate", use TRUNCATE unless foreign keys forbid that. Raises Refused if they forbid both.
     """
     try:
         _delete_or_truncate(session, placed, by)

@@ -35,7 +35,7 @@ def make_tables(
 ) -> set[int]:
     """Create or empty these tables, and return those that VENUS has created. Raises Refused with every difference.
 
-    `before` has the tables that this target had already. An interrupted load may have added their foreign keys.
+    `before`: the tables that this target had before. An interrupted load may have added their foreign keys.
     """
     _drop_own_foreign_keys(session, placed, before)
     made: set[int] = set()
@@ -64,7 +64,7 @@ def make_tables(
 def _drop_own_foreign_keys(
     session: TargetSession, placed: Sequence[PlacedTable], before: Mapping[tuple[str, str], TableState]
 ) -> None:
-    """Drop the foreign keys that a load has added, which would forbid to empty the tables; its end adds them again."""
+    """Drop the foreign keys that a load has added, because they prevent emptying tables; its end adds them again."""
     states = [(one.sql, before.get((one.namespace, one.name))) for one in placed]
     created = [sql for sql, known in states if known is not None and known.created]
     params = {"children": created, "parents": [one.sql for one in placed]}
@@ -73,7 +73,7 @@ def _drop_own_foreign_keys(
 
 
 def _drop_outdated(session: TargetSession, placed: PlacedTable) -> None:
-    """Drop a table of a load that has not ended if it has the columns or the key of an older version."""
+    """Drop a table of an unfinished load if it has the columns or the key of an older version."""
     there = existing.read_table(session, placed)
     if there is None:
         return
@@ -103,7 +103,7 @@ def finish_table(session: TargetSession, placed: PlacedTable) -> None:
 def finish_tables(
     session: TargetSession, created: Sequence[PlacedTable], everything: Sequence[PlacedTable]
 ) -> list[str]:
-    """Add indexes, checks and foreign keys to the tables that VENUS has created; return what the target rejects."""
+    """Add indexes, checks and foreign keys to tables that VENUS has created; return those the target rejects."""
     warnings: list[str] = []
     # a foreign key shares its name space with its table's constraints; the cut-over gives it the same name
     names, of_keys = existing.free_names(session, everything), ConstraintNames(everything)
@@ -125,7 +125,7 @@ def finish_tables(
 
 
 def _add_check(session: TargetSession, add: str, validate: str) -> list[str]:
-    """Add a check if all rows satisfy it. Otherwise the next of the violating rows would halt the table.
+    """Add a check if all rows satisfy it. Otherwise the next change of a violating row would halt the table.
 
     A check that is NOT VALID at the source also refuses such rows there, and is created as NOT VALID.
     """
@@ -150,7 +150,7 @@ def _try_statement(session: TargetSession, text: str) -> list[str]:
 
 
 def _set_sequences(session: TargetSession, placed: PlacedTable) -> None:
-    """Continue the target's sequences behind the loaded rows."""
+    """Set the target's sequences to continue after the numbers in the loaded rows."""
     for column in placed.schema.columns:
         if is_identity(placed, column) or is_counted(placed, column):
             name, rows = placed.column(column.name), placed.rows_sql

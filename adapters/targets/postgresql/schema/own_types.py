@@ -1,10 +1,10 @@
 """The application's own enums and domains at a target: creation before the tables, comparison, changes (VENUS 3.4).
 
 PostgreSQL can rename and add labels of an enum, but neither drop nor move them. A label that is renamed at the source
-keeps its place, so it is renamed here, too, in the transaction of the rows with its new name and before them. A new
-label is added in a separate transaction before the rows that may have it, because PostgreSQL does not accept a label in
-the transaction that adds it. For any other change (a type that was recreated in another order), the operator gets
-statements, and a resync then replaces the rows.
+keeps its place. So it is also renamed here, before the rows that have its new name, in the same transaction. A new
+label is added in a separate transaction before the rows that may have it, because PostgreSQL does not allow use of a
+label in the transaction that adds it. For any other change (a type that was recreated in another order), the operator
+gets statements, and a resync then replaces the rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TargetType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSteps:
-    """The label changes of a table's version. `refused` is the reason why they are impossible; empty = they are not."""
+    """The label changes of a table's version. `refused`: why they are impossible; empty = they are possible."""
 
     statements: tuple[str, ...] = ()
     refused: str = ""
@@ -161,7 +161,7 @@ def add_labels(placed: PlacedTable, connect: Callable[[], TargetSession], known:
     """Add the labels of a table's version that its types at the target lack, durably, in a separate session.
 
     A type that does not exist yet is created with its table. Labels that were renamed since the version `known` are
-    left to `plan_label_steps`. Without `known` they are renamed here.
+    renamed by `plan_label_steps`; without `known`, by this function.
     """
     if all(own.base is not None for own in placed.schema.types):
         return
@@ -175,7 +175,7 @@ def add_labels(placed: PlacedTable, connect: Callable[[], TargetSession], known:
 
 
 def plan_label_steps(session: TargetSession, old: PlacedTable, new: PlacedTable, target: str) -> LabelSteps:
-    """Return the renamings of labels in a version; `add_labels` adds the new ones before."""
+    """Return the renamings of labels in a version, after `add_labels` has added new labels."""
     statements: list[str] = []
     for own in new.schema.types:
         there = _read_type(session, new, own)
@@ -251,13 +251,13 @@ def plan_label_change(
 
 
 def is_within(wanted: Sequence[str], there: Sequence[str]) -> bool:
-    """Return whether all these labels are there, in this order."""
+    """Return whether all labels of `wanted` are in `there`, in the same order."""
     rest = iter(there)
     return all(label in rest for label in wanted)
 
 
 def statements_by_position(type_sql: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Return statements that turn any labels into those of the source, place by place; rows must come again. Pure."""
+    """Return statements that turn any labels into the source's, place by place; rows must be sent again. Pure."""
     moves = {was: now for was, now in zip(there, wanted, strict=False) if was != now}
     spare = [label for label in there[len(wanted) :] if label in wanted]
     aside = {was: f"{was}_before" for was in (*moves, *spare) if was in wanted}
@@ -267,7 +267,7 @@ def statements_by_position(type_sql: str, wanted: Sequence[str], there: Sequence
 
 
 def _find_renames(known: Sequence[str], wanted: Sequence[str]) -> Mapping[str, str]:
-    """Return the renamed labels, if a renaming explains all differences: as many labels, each in its old place."""
+    """Return the renamed labels, if renaming explains all differences: the same count, each label in its old place."""
     pairs = {was: now for was, now in zip(known, wanted, strict=False) if was != now}
     if len(known) != len(wanted) or any(was in wanted or now in known for was, now in pairs.items()):
         return {}

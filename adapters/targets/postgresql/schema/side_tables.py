@@ -1,4 +1,4 @@
-"""The side tables of resyncs at a PostgreSQL target: their creation, and the replacement of rows by theirs."""
+"""The side tables of resyncs at a PostgreSQL target: their creation, and how their rows replace a table's rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from venus.model import Column, TableSchema
 
 
 def create_side_table(session: TargetSession, sql: RowSql, target: str) -> None:
-    """Create the side table by the newest schema; the target may be a version behind. Raises LabelsMissing.
+    """Create the side table with the newest schema; the target may be a version behind. Raises LabelsMissing.
 
-    Rows that are older than a column get its default there.
+    Rows older than a column get its default in the side table.
     """
     require_labels(session, sql.placed, target)
     columns = ", ".join(_side_column(sql.placed, c) for c in sql.placed.schema.wire_columns)
@@ -59,7 +59,7 @@ def replace_rows(
     """
     is_other_key = not source_of(before.schema).has_same_key(source_of(sql.placed.schema))
     if not is_other_key:
-        pass  # only a rule for columns gives it another name, which `evolve` does
+        pass  # only a rule for columns renames a key column, which `evolve` does
     elif state.created:
         _drop_key(session, before)
     else:
@@ -83,7 +83,7 @@ def _drop_key(session: TargetSession, placed: PlacedTable) -> None:
 
 
 def _require_key(session: TargetSession, placed: PlacedTable, newest: TableSchema) -> None:
-    """Refuse a table that its owner has not given the new key, under the current names of its columns."""
+    """Refuse a table to which its owner has not added the new key, with the current names of its columns."""
     known = {c.number: c.name for c in placed.schema.columns}
     key = [placed.fold(known.get(number, name)) for name, number in newest.identity]
     there = existing.read_table(session, placed)

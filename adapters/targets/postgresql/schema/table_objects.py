@@ -1,7 +1,7 @@
 """Differences in columns, keys, indexes, checks and foreign keys between source and target (VENUS 3.4). Reads only.
 
-The stream neither creates nor drops these for a table with rows: creating one can take as long as a load, and an
-operator who has dropped one here had a reason. `venus status` lists each difference with the statement that removes it.
+The stream neither creates nor drops these objects for a table with rows. Creating one can take as long as a load, and
+an operator had a reason for dropping one here. `venus status` lists each difference with the statement that removes it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from venus.model import Check, Column, ForeignKey, Index, TableSchema
 READ_ATTEMPTS_MAX = 5
 _CHANGED_MEANWHILE = "cache lookup failed"
 
-#: The highest number of a numbered name that is looked for.
+#: The highest number of a numbered name that the search considers.
 _NUMBERED_MAX = 9
 
 
@@ -85,13 +85,13 @@ def _table_differences(
     now = next((v for v in versions if v.version == state.schema_version), None)
     if now is None:
         return ()
-    # a table that a difference has halted is not at the version with that difference yet
+    # a table that halted because of a difference is not at the version with that difference yet
     newest = max((v for v in versions if _same_columns(v, now)), key=lambda v: v.version)
     placed = place_table(newest, target.settings, target.name)
     earlier = [replace(placed, schema=v) for v in versions if v.version < newest.version]
     definitions, required = object_definitions(newest), _required_columns(newest)
     if all(object_definitions(e.schema) == definitions and _required_columns(e.schema) == required for e in earlier):
-        return ()  # most tables end here, without a query
+        return ()  # most tables return here, without a query
     here = read_objects(session, placed)
     domains = [d for d in newest.types if d.base is not None and any(d not in v.schema.types for v in earlier)]
     return (
@@ -103,8 +103,8 @@ def _table_differences(
 def read_objects(session: TargetSession, placed: PlacedTable) -> dict[tuple[str, str], str]:
     """Return the definitions of the objects of an existing table, by kind and name.
 
-    PostgreSQL's functions for definitions read the newest catalogue, and the query an older one. So a concurrent ALTER
-    TABLE can make them fail; the query is then repeated.
+    PostgreSQL's functions for definitions read the newest catalogue, but the query reads an older one. So a concurrent
+    ALTER TABLE can make the functions fail; the query is then repeated.
     """
     for attempt in range(1, READ_ATTEMPTS_MAX + 1):
         try:
@@ -129,7 +129,7 @@ def _same_columns(one: TableSchema, other: TableSchema) -> bool:
 def object_differences(
     newest: PlacedTable, earlier: Sequence[PlacedTable], here: ExistingObjects, there: Collection[str]
 ) -> list[str]:
-    """Return the changes at the source that differ here, one line each; `there` = the tables of this target. Pure."""
+    """Return the changes at the source that differ here, one line each; `there`: the tables of this target. Pure."""
     now, before = list(list_objects(newest, there)), [list(list_objects(one, there)) for one in earlier]
     names = {(p.kind, p.name) for p in now}
     gone = {(p.kind, p.name): p for one in before for p in one if (p.kind, p.name) not in names}
@@ -153,9 +153,9 @@ def _is_earlier_definition(part: TableObject, definition: str, before: Sequence[
 
 
 def list_objects(placed: PlacedTable, there: Collection[str], *, acting: bool = False) -> Iterator[TableObject]:
-    """Yield the objects of a version of a table; a foreign key only if the table it refers to is `there`. Pure.
+    """Yield the objects of a version of a table; foreign keys only if the referred table is in `there`. Pure.
 
-    `there` has names of this target: each version of a table may have been described by another database of a pair.
+    `there` has names of this target, because either database of a pair may have described a version of a table.
     `acting` includes the source's actions in foreign keys.
     """
     schema = placed.schema

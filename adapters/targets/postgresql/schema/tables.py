@@ -1,10 +1,10 @@
-"""Tables at a target: creation or use of existing ones, and schema changes of the stream (VENUS 3.4).
+"""Tables at a target: new tables, use of existing ones, and schema changes from the stream (VENUS 3.4).
 
 A schema change is a step before the rows, in the same transaction. A change that the target cannot follow halts its
 table. A column of a type that only some PostgreSQL servers have is an obstacle with its remedy.
 
-Whether a target can have its tables is checked before any row is read, and the check reads only. A load would find the
-same obstacles when it creates the tables, but that may be hours later, after the first fill.
+A check before any row is read, which itself only reads, shows whether a target can have its tables. A load would find
+the same obstacles when it creates the tables, but that may be hours later, after the first fill.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from venus.predicates.syntax import PredicateRefused
 
 logger = logging.getLogger(__name__)
 
-#: The kind of a column with such a type in `TableSchema.left_out`.
+#: The kind of entry in `TableSchema.left_out` for a column with such a type.
 _TYPE = "type of column"
 
 
@@ -99,13 +99,14 @@ def _element_type(kind: LogicalType) -> LogicalType:
 
 
 def _remedy(schema: TableSchema, column: str) -> str:
+    """Return the remedy for a column whose type the target lacks."""
     reasons = [left.reason for left in schema.left_out if (left.what, left.name) == (_TYPE, column)]
     way = reasons[0] if reasons else "the target's PostgreSQL is older than the source's: upgrade it"
     return f"{way}; or exclude the table"
 
 
 def create_stream_table(target: RelationalDatabase, session: TargetSession, schema: TableSchema, offset: int) -> None:
-    """Create a table that is new in the stream, whose rows follow; a table that cannot be created halts."""
+    """Create a table that is new in the stream, before its rows arrive; a table that cannot be created halts."""
     placed = place_table(schema, target.settings, target.name)
     predicate = predicate_text(target.config.where, schema.qualified_name)
     session.run("SAVEPOINT venus_table")
@@ -128,9 +129,9 @@ def create_stream_table(target: RelationalDatabase, session: TargetSession, sche
 
 
 def _create_table_objects(session: TargetSession, placed: PlacedTable) -> list[str]:
-    """Create indexes and checks and return the rejected ones, which must not stop the changes of other tables.
+    """Create indexes and checks; return the rejected ones, which must not stop the changes of other tables.
 
-    Older rows, which a check that is NOT VALID may refuse, are still to come: the operator adds it after them.
+    Older rows, which a NOT VALID check may refuse, have not arrived yet: the operator adds such a check afterwards.
     """
     names = existing.free_names(session, [placed])
     made = check_statements(placed, names)
@@ -155,8 +156,8 @@ def prepare_table(
 ) -> bool:
     """Create a table, or use an existing one by the rule `on_existing`; return whether it was created.
 
-    `own` means that this target had the table before: the caller handles its rows, and a load may not have added its
-    key yet. Raises Refused with one line for each difference.
+    `own`: this target had the table before, so the caller handles its rows, and a load may not have added its key yet.
+    Raises Refused with one line for each difference.
     """
     if own:
         add_labels(placed, lambda: open_session(target, "labels"))
@@ -229,7 +230,7 @@ def find_obstacles(
 
 
 def check(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
-    """Check that the database is reachable and can have these tables; being unreachable is a finding, not an error."""
+    """Check that the database is reachable and can have these tables. An unreachable one is a finding, not an error."""
     where = f"target {target.name}"
     names = [*_check_predicates(target, schemas), *_check_names(target, schemas)]
     try:
@@ -250,7 +251,7 @@ def check(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> list[Fi
 
 
 def _check_encoding(session: TargetSession, where: str) -> Iterator[Finding]:
-    """Yield a finding if the database's encoding lacks characters: it refuses rows with them."""
+    """Yield a finding if the database's encoding lacks characters, so that rows with these would be refused."""
     ((encoding, database),) = session.rows(statement("dictionary", "encoding"))
     if encoding not in ("UTF8", "SQL_ASCII"):  # SQL_ASCII accepts any bytes
         yield Finding(
@@ -261,7 +262,7 @@ def _check_encoding(session: TargetSession, where: str) -> Iterator[Finding]:
 
 
 def _check_predicates(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
-    """Return a finding for each predicate, or one for the predicate that does not fit its table."""
+    """Return a finding for each predicate, or a single finding for a predicate that does not fit its table."""
     try:
         found = check_predicates(target.config.where, schemas, target.name)
     except ConfigError as error:
@@ -274,7 +275,7 @@ def _check_predicates(target: RelationalDatabase, schemas: Sequence[TableSchema]
 
 
 def _check_names(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
-    """Return a finding for each name that the target cannot have, and for each that it shortens."""
+    """Return a finding for each name that is impossible at the target, and for each name that it shortens."""
     where = f"target {target.name}"
     try:
         placed = place_all(schemas, target.settings, target.name)

@@ -1,8 +1,8 @@
 """Cut-over of a SQLite file that follows, in one session, for adapters/cutover (`venus fallback`).
 
-Rows are read as capture reads them, in bounded memory. Only AUTOINCREMENT keeps a counter, which continues behind the
-rows *and* behind the numbers drawn at the other database. The application's foreign keys stay as they are; SQLite
-checks each of them row by row, because VENUS has written without them.
+Rows are read as capture reads them, in bounded memory. Only AUTOINCREMENT keeps a counter, which continues after the
+numbers in the rows *and* after those drawn at the other database. The application's foreign keys stay as they are.
+SQLite checks each of them row by row, because VENUS's sessions did not enforce them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from venus.model import TableSchema
 _PIECE_ROWS = 5_000
 _SECTION_BYTES = 1 << 30
 _CONVERTED = "venus_converted"
-#: The last number that AUTOINCREMENT gives out.
+#: The greatest number that AUTOINCREMENT assigns.
 _LAST_NUMBER = (1 << 63) - 1
 
 

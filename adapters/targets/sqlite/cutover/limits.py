@@ -1,4 +1,4 @@
-"""Which values the columns of a SQLite file can hold and give back (targets/way_back.py). Pure.
+"""The values that columns of a SQLite file can hold and give back (targets/way_back.py). Pure.
 
 A column holds any value. The limits are those of capture, which reads the values by the declared type.
 """
@@ -12,14 +12,14 @@ from venus.adapters.targets.cutover_contract import ColumnLimits
 from venus.adapters.targets.way_back import travelling_limits
 from venus.model import Column, Kind
 
-#: Digits that SQLite keeps of a number that is no 64-bit integer.
+#: How many digits SQLite keeps of a number that is not a 64-bit integer.
 _DIGITS = 15
 _FIRST_DAY, _LAST_DAY = "0001-01-01", "9999-12-31"
 _INFINITE = (Kind.FLOAT, Kind.DECIMAL)
 
 
 def limit_column(column: Column, declared: str) -> ColumnLimits:
-    """Return which values a column can hold: no NaN, no infinite time, and no year before 1."""
+    """Return the values that a column can hold: no NaN, no infinite time, and no year before 1."""
     kind = column.type
     limits = replace(travelling_limits(column), type=declared, required=False, specials=frozenset())
     if kind.kind in _INFINITE and not kind.precision:

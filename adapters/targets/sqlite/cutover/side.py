@@ -1,9 +1,9 @@
 """A SQLite file that may become the application's and be taken back (`venus cutover --fall-back`).
 
-SQLite has no users, so triggers on each table reject writes by the record of this file. A transaction of VENUS marks
-itself in the record and removes the mark before it commits (session.py); with one writer no other connection sees it.
-DDL is transactional. So a step is one transaction with its triggers, and capture has no triggers while the file
-follows: what VENUS applies produces no change in return.
+SQLite has no users, so triggers on each table reject writes according to the record of this file. A transaction of
+VENUS marks itself in the record and removes the mark before it commits (session.py); with one writer no other
+connection sees the mark. DDL is transactional. So a step is one transaction that includes its triggers, and capture has
+no triggers while the file follows: changes that VENUS applies are not captured.
 
 Foreign keys are off in VENUS's sessions. Triggers of the application cannot be switched off there, so they are
 obstacles. DROP TABLE and other DDL fire no trigger.
@@ -67,7 +67,7 @@ def side_sql(block: str, **parts: str) -> str:
 
 
 def open_side(session: SqliteSession, opening: SideOpening) -> None:
-    """Capture and accept writes from the end of the caller's transaction on."""
+    """Make the file capture and accept writes as soon as the caller's transaction commits."""
     for text in opening.statements:
         session.run(text)
     at = opening.position
@@ -153,7 +153,7 @@ class SqliteSide(RelationalSide):
         return [name for name in names if not own.has_object(name)]
 
     def _spelling_obstacles(self, placed: SqlitePlacedTable, table: ApplicationTable) -> Iterator[CutoverObstacle]:
-        """Yield the columns whose values are spelled in several ways: no single one could be written back."""
+        """Yield the columns whose values have several spellings: VENUS could not write all of them back unchanged."""
         for column in placed.schema.columns:
             found = self._tables.read_spelling(self._session, table, column)
             if found.other is not None:
@@ -202,7 +202,7 @@ class SqliteSide(RelationalSide):
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        """Open a transaction whose DDL capture does not take for the application's."""
+        """Open a transaction whose DDL capture does not mistake for the application's."""
         with transaction(self._session), note_own_changes(self._session.connection):
             yield
 
@@ -222,7 +222,7 @@ class SqliteSide(RelationalSide):
             self.put_record(record)
 
     def describe_open_transactions(self) -> str:
-        return ""  # the error of a locked file names the process
+        return ""  # the error for a locked file already names the process
 
     def registry_sql(self, block: str, **parts: str) -> str:
         return dialect_statement("registry", block, **parts)
@@ -238,7 +238,7 @@ class SqliteSide(RelationalSide):
             remove_reject_triggers(self._session)
 
     def tidy(self) -> None:
-        """Do nothing: the triggers that reject writes end with the step."""
+        """Do nothing: the step itself removes the triggers that reject writes."""
 
     def plan_own_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
         with snapshot(self._session.connection, self._session.file):

@@ -13,7 +13,7 @@ from venus.cli.prove.follower import Follower
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """Skip a case whose names the database cannot have."""
+    """Skip a case if the database does not support its names."""
     try:
         return (yield)
     except NameNotPossible as error:

@@ -1,4 +1,4 @@
-"""A cut is one snapshot: all of it or nothing, in bounded pieces, by one instance at a time (VENUS 3.3)."""
+"""A cut is one snapshot: it is shipped completely or not at all, in bounded pieces, by one instance (VENUS 3.3)."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_instance_that_died_leaves_nothing_undone(place: Place, app: Applicat
     cut = item.open([])
     assert cut is not None
     item.read(cut, [], rows_max=10, bytes_max=1 << 20, fill_rows=1)
-    item.source.close()  # what the server sees of a process that was killed
+    item.source.close()  # as the server sees a killed process
     other = place.open()
     try:
         successor = Follower(other)

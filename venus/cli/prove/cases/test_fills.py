@@ -86,7 +86,7 @@ def test_changes_during_a_fill_arrive_in_order(app: Application, old_rows: Follo
 def test_a_sweep_finds_what_changed_unseen(app: Application, old_rows: Follower) -> None:
     old_rows.drain()
     table_id = old_rows.table_id("item")
-    # what a target has that the source has not, and the other way round
+    # the target has a row that the source lacks, and vice versa
     old_rows.tables[table_id]["777",] = (1, {"id": "777", "name": "ghost", "price": None})
     del old_rows.tables[table_id]["5",]
     old_rows.source.capture.restart_fill(table_id)
@@ -171,7 +171,7 @@ def test_a_table_of_which_only_changes_were_captured_is_swept(app: Application, 
 def test_a_table_that_starts_over_is_swept_in_the_version_that_is_wanted(
     is_filled: bool, app: Application, old_rows: Follower
 ) -> None:
-    """Also where nothing was ever shipped of it: the source was restored, and the broker has rows of it."""
+    """Even if nothing of it was ever shipped: the source was restored, and the broker has rows of the table."""
     table_id = old_rows.table_id("item")
     if is_filled:
         old_rows.drain()
@@ -252,7 +252,7 @@ def test_a_fill_ends_while_the_application_appends_faster_than_it_reads(app: App
     for step in range(4):
         run_transaction(app, *(f"INSERT INTO item VALUES ({1000 + 40 * step + i}, 'new', NULL)" for i in range(40)))
         old_rows.cut(fill_rows=20)
-    old_rows.cut(fill_rows=20)  # where the last chunk was full, one that finds nothing more
+    old_rows.cut(fill_rows=20)  # if the last chunk was full, another chunk finds nothing more
     (fill,) = [t.fill for t in old_rows.source.registry.read_registered_tables() if t.schema.name == "item"]
     assert (fill.done, fill.rows_done) == (True, 100)
     old_rows.drain()
@@ -279,7 +279,7 @@ def test_a_fill_ends_within_a_composite_key(place: Place, app: Application, sour
 
 
 def test_a_fill_that_an_older_version_began_continues(old_rows: Follower) -> None:
-    """Its cursor knows no end."""
+    """The cursor of such a fill has no end."""
     fill = _begin_fill(old_rows, "item", 30)
     old = replace(fill, cursor=json.dumps(Cursor.parse(fill.cursor).after).encode())
     cut = old_rows.open([old])

@@ -1,4 +1,4 @@
-"""A row that cannot travel halts its table: nothing of its cut is seen, the others continue, nothing is lost."""
+"""A row that cannot travel halts its table: none of its cut is shipped, other tables continue, nothing is lost."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from venus.cli.prove.follower import FollowedCut, Follower
 from venus.errors import Fenced
 from venus.model import Sequence
 
-#: In place of what a message holds (`tests/unit/dialects/test_rows.py`): hundreds of MB would be all that is tested.
+#: A limit in place of the size of a message (`tests/unit/dialects/test_rows.py`), which would take hundreds of MB to
+#: test.
 ROW_BYTES_MAX, SECTION_BYTES = 300_000, 250_000
-#: Beyond what a row can have; the contents do not matter.
+#: A size above the limit of a row; the contents do not matter.
 LARGE = b"x" * (ROW_BYTES_MAX + 1000)
 FEW = {"rows_max": 5}
 
@@ -34,7 +35,7 @@ def _small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def docs(place: Place, app: Application, source: Source) -> Follower:
-    """Capture three tables with nothing in them."""
+    """Capture three empty tables."""
     t = place.types
     for name in ("doc", "scan", "item"):
         app.execute(f"CREATE TABLE {name} (id {t['int']} NOT NULL PRIMARY KEY, body {t['blob']})")

@@ -17,7 +17,7 @@ from venus.errors import ConfigError, Refused, VenusError
 
 @pytest.fixture
 def tables(place: Place, app: Application) -> None:
-    """Make an application's tables."""
+    """Create an application's tables."""
     t = place.types
     run_transaction(
         app,

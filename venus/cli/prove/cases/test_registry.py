@@ -1,4 +1,4 @@
-"""The registry of captured tables: how a process notices that another one has changed it."""
+"""The registry of captured tables: a process notices that another one has changed it."""
 
 from __future__ import annotations
 

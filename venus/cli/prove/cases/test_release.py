@@ -42,7 +42,7 @@ def shop(place: Place, app: Application, source: Source) -> Follower:
 
 @pytest.fixture
 def operator(place: Place) -> Iterator[Source]:
-    """Open the source as a command does, beside the process that captures."""
+    """Open the source as a command does, in addition to the process that captures."""
     source = place.open()
     yield source
     source.close()
@@ -72,7 +72,7 @@ def follow(follower: Follower) -> None:
 
 
 def release(operator: Source, follower: Follower, name: str) -> None:
-    """Take a table out, with a capture that takes what is in its log."""
+    """Release a table, while capture reads the rest of its log."""
     number = number_of(follower, name)
     operator.installer.release([number])
     follow(follower)
@@ -159,7 +159,7 @@ def test_a_table_that_leaves_before_it_was_read_is_swept_when_it_is_back(
     shop.source.capture.refresh_schemas()
     shop.read_registry()
     run_transaction(app, "INSERT INTO late VALUES (2, 'noted')")
-    while shop.cut(fill=False) is not None:  # what the triggers noted is captured; nothing was read yet
+    while shop.cut(fill=False) is not None:  # the logged changes are captured; no existing row was read yet
         pass
     assert list(shop.rows("late")) == [("2",)]
     release(operator, shop, "late")
@@ -214,7 +214,7 @@ def test_what_the_configuration_leaves_out_stays_out(
     release(operator, shop, "orders")
     operator.installer.install(["*"], ["orders"])
     assert [t.schema.name for t in operator.registry.read_released_tables()] == ["orders"]
-    # its number is its own for as long as the registry has it
+    # its number belongs to it as long as the registry has it
     run_transaction(app, f"CREATE TABLE zebra (id {place.types['int']} NOT NULL PRIMARY KEY)")
     operator.installer.install(["*"], ["orders"])
     assert find_table(operator.registry.read_registered_tables(), "zebra").schema.table_id > number
@@ -287,7 +287,7 @@ def test_a_truncation_while_it_leaves_is_no_accident(
 
 
 def test_no_other_table_is_read_again(app: Application, shop: Follower, operator: Source) -> None:
-    """Also if capture was away, and sees no more than that statements of DDL were run."""
+    """Even if capture was down, and only sees that DDL was run."""
     number = number_of(shop, "customer")
     follow(shop)
     before = find_table(operator.registry.read_registered_tables(), "orders").fill
@@ -324,7 +324,7 @@ def test_it_may_come_back_with_another_key(place: Place, app: Application, shop:
 def test_a_comparison_that_began_before_a_removal_keeps_its_state(
     place: Place, shop: Follower, operator: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number, begun = number_of(shop, "customer"), [place.dialect == "sqlite"]  # which compares under a lock
+    number, begun = number_of(shop, "customer"), [place.dialect == "sqlite"]  # this one compares under a lock
     if begun[0]:
         operator.installer.release([number])
     else:
@@ -345,7 +345,7 @@ def test_a_comparison_that_began_before_a_removal_keeps_its_state(
 
 @contextmanager
 def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
-    """Let this many statements through, and none afterwards, as kill -9 does."""
+    """Run this many statements, and then none, as after kill -9."""
     ran: list[str] = []
     names = {
         "postgresql": "venus.adapters.dialects.postgresql.connection.PostgresConnection.run",

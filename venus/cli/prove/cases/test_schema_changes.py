@@ -1,4 +1,4 @@
-"""DDL on a captured table: new versions where it can be followed, a reason where not; the application continues."""
+"""DDL on a captured table: a new version if VENUS can follow it, else a reason; the application continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_added_column_is_a_new_version_and_old_rows_get_its_value(
 def test_ddl_that_was_not_announced_does_not_mix_versions(place: Place, app: Application, item: Follower) -> None:
     run_transaction(app, "INSERT INTO item VALUES (1, 'old', NULL)")
     run_transaction(app, f"ALTER TABLE item ADD extra {place.types['int']} DEFAULT 7")
-    item.drain()  # follows SchemaChanged
+    item.drain()  # handles SchemaChanged
     assert item.rows("item")["1",] == {"id": "1", "name": "old", "price": None, "extra": "7"}
 
 
@@ -69,7 +69,7 @@ def test_an_index_is_a_new_version_and_no_row_is_read_again(place: Place, app: A
     item.drain()
     assert item.rows("item")["1",]["name"] == "new"
     if place.dialect == "oracle":
-        return  # its stand-in has another spelling of DROP INDEX than it has
+        return  # the stand-in's spelling of DROP INDEX differs from Oracle's
     run_transaction(app, "DROP INDEX item_price ON item" if place.dialect == "mysql" else "DROP INDEX item_price")
     (schema,) = item.source.capture.refresh_schemas()
     assert (schema.version, schema.indexes) == (3, ())
@@ -141,7 +141,7 @@ def test_a_trigger_that_vanished_is_made_again_and_the_table_marked(
     assert list(item.rows("item")) == [("1",)]
 
 
-#: How each make widens a column of a key.
+#: How each database widens a column of a key.
 _WIDENS = {
     "postgresql": "ALTER TABLE wide ALTER code TYPE {code}, ALTER letter TYPE {letter}, ALTER n TYPE {n},"
     " ALTER id TYPE {id}",
@@ -191,7 +191,7 @@ def test_widening_a_key_never_fails_the_application_and_is_followed(
     assert all(step.exists for step in source.installer.install(["*"], []))
 
 
-#: What a log of an older version looked like.
+#: The form of a log that an older version created.
 _NARROWS = {
     "postgresql": ("ALTER TABLE venus.l_00002 ALTER k1 TYPE varchar(5)",),
     "mysql": (

@@ -26,7 +26,7 @@ def settings(place: Place) -> Settings:
 
 @pytest.fixture
 def shop(place: Place, app: Application) -> Application:
-    """Make one table that can be carried, one that cannot, and a view."""
+    """Create one table that can be carried, one that cannot, and a view."""
     types = place.types
     run_transaction(app, f"CREATE TABLE item (id {types['int']} NOT NULL PRIMARY KEY, name {types['text']})")
     run_transaction(app, f"CREATE TABLE bare (v {types['int']})", "CREATE VIEW shown AS SELECT id FROM item")
@@ -92,7 +92,7 @@ def test_changes_are_counted_or_said_to_be_unknown(place: Place, shop: Applicati
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert table_size(read_survey(settings), "item").over_s > 0
-    elif place.dialect != "oracle":  # which counts them in its own time
+    elif place.dialect != "oracle":  # the database counts them with a delay
         found = read_survey(settings)
         assert table_size(found, "item").changes is None
         assert any(text.startswith("change rate: ") for text in found.unknown)

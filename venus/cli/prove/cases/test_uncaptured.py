@@ -1,4 +1,4 @@
-"""A table that the patterns choose and that is not captured is named, with the obstacle to its capture."""
+"""A table that the patterns choose but that is not captured is reported, with the obstacle to its capture."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_table_that_was_made_later_is_named_until_it_is_captured(
 
     source.capture.refresh_schemas()
     assert uncaptured_obstacles(source) == {"later": ""}
-    assert uncaptured_obstacles(source) == {"later": ""}  # capture asks again and again
+    assert uncaptured_obstacles(source) == {"later": ""}  # capture asks repeatedly
     assert uncaptured_obstacles(source, include=["orders"]) == {}
     assert [t.name for t in source.dictionary.find_uncaptured_tables(["later"], [])] == [f"{place.namespace}.later"]
 

@@ -14,9 +14,10 @@ from venus.adapters.dialects.oracle.session.driver import parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.cli.prove.follower import Follower
 
-#: An edition without this option, or a server on which it is not enabled.
+#: The error of an edition without this option, or of a server on which it is not enabled.
 NO_OPTION = "ORA-00439"
-#: Oracle flashes back to no moment within 3 s of the table's last DDL (ORA-01466), and nothing shows that it would.
+#: Oracle cannot flash back to a moment within 3 s after the table's last DDL (ORA-01466), and does not show this
+#: beforehand.
 DDL_DISTANCE_S = 6.0
 ITEM = 'CREATE TABLE "ITEM" ("ID" NUMBER(10) NOT NULL PRIMARY KEY, "V" VARCHAR2(40))'
 
@@ -101,7 +102,7 @@ def test_the_fence_waits_for_every_earlier_writer(application: Any, owner_url: s
 
 
 def test_a_direct_path_insert_falls_back_and_is_captured(item: Follower, application: Any) -> None:
-    """Oracle gives up the direct path for a table with triggers (INSERT, "Restrictions on direct-path INSERT")."""
+    """Oracle does not use the direct path for a table with triggers (INSERT, "Restrictions on direct-path INSERT")."""
     run(application, "INSERT /*+ APPEND */ INTO \"ITEM\" SELECT LEVEL + 100, 'bulk' FROM DUAL CONNECT BY LEVEL <= 50")
     item.drain()
     assert sum(value == "bulk" for value in values(item).values()) == 50
@@ -150,7 +151,7 @@ def test_a_lob_that_is_written_after_its_insert_is_read_as_it_is_in_the_end(
 
 
 def test_lobs_of_every_size_travel_whole(application: Any, source: OracleSource) -> None:
-    """Small ones with their row, large ones in pieces, none of which splits a character; an empty one is not NULL."""
+    """Small LOBs travel with their row, large ones in pieces that split no character; an empty LOB is not NULL."""
     oracledb = pytest.importorskip("oracledb")
     run(application, 'CREATE TABLE "DOC" ("ID" NUMBER(10) PRIMARY KEY, "C" CLOB, "N" NCLOB, "B" BLOB)')
     source.installer.install(["*"], [])
@@ -176,7 +177,7 @@ def test_lobs_of_every_size_travel_whole(application: Any, source: OracleSource)
 
 
 def test_numbers_of_two_instances_caches_do_no_harm(application: Any, owner_url: str) -> None:
-    """As on a RAC: what is drawn from one cache is lower than what another has given out and committed already."""
+    """As on a RAC, a number drawn from one cache may be lower than a committed number from another cache."""
     source = OracleSource(*parse_driver_url(f"{owner_url}&venus_rac=yes"))
     run(application, ITEM)
     source.installer.install(["*"], [])
