@@ -1,4 +1,4 @@
-"""Canonical text (change.proto) that is the same in all dialects: floats, and changes of a column's type. Pure.
+"""Canonical text (change.proto), alike in all dialects: of floats, and which changes of a type keep it. Pure.
 
 A float has the text that PostgreSQL writes, so that a value compares equal as text at source, broker and target.
 

@@ -120,7 +120,7 @@ class WriteQueue:
         return self._grant(self._large) + self._grant(self._small)
 
     def _line(self, turn: WriteSlot) -> _Line:
-        """Return the line for a piece of this size."""
+        """Return the line in which this piece waits."""
         return self._small if turn.is_small else self._large
 
     def _grant(self, line: _Line) -> list[WriteSlot]:

@@ -195,7 +195,7 @@ class SetDirectory:
         return True
 
     def _has_name(self, one: ReportedSet, known: _Entry | None, now: float) -> bool:
-        """Return whether a name belongs to this set: the first set of a name keeps it until it is silent."""
+        """Return whether a name belongs to this set: the first set with a name keeps it until that set is silent."""
         own = self._own
         if own is not None and one.name == own.name:
             holder = own

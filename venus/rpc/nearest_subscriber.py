@@ -96,7 +96,7 @@ class NearestSubscriber(Subscriber):
         super().close()
 
     def _may_return(self) -> bool:
-        """Return whether a replica may be tried again that is nearer than the broker in use."""
+        """Return whether a replica nearer than the broker in use may be tried again."""
         now = self._monotonic()
         if not any(until <= now for until in self._avoided.values()):
             return False

@@ -48,7 +48,7 @@ class RelationalPlace(ABC):
 
     @property
     def qualified_name(self) -> str:
-        """The table for messages: its name at the source, because the target has no schemas."""
+        """The table's name in messages to people: that of the source, because the target has no schemas."""
         return self.schema.qualified_name
 
     def column(self, name: str) -> str:

@@ -77,7 +77,7 @@ class TableStatements(ABC):
 
 
 class RowStatements(Protocol):
-    """The functions of a kind that write and delete rows; its module `rowsql`."""
+    """The functions that write and delete rows at one kind of database: the interface of its module `rowsql`."""
 
     @property
     def statement(self) -> Statements:

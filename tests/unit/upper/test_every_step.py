@@ -31,7 +31,7 @@ def _history() -> tuple[ScriptedDatabase, list[Deed]]:
         _delete_untriggered,
         _resync,
         _write_unfit_row,
-        _advance_clock,
+        _write_after_unfit_row,
         *[_let_a_second_pass] * 3,
         _correct,
         *[_let_a_second_pass] * 3,
@@ -74,7 +74,8 @@ def _write_unfit_row(db: ScriptedDatabase) -> None:
     db.unfit.add(b"u7")
 
 
-def _advance_clock(db: ScriptedDatabase) -> None:
+def _write_after_unfit_row(db: ScriptedDatabase) -> None:
+    """Write a valid row while the unfit ones are still there."""
     db.put(T2, "u8", "tried again, and the row is still there")
 
 

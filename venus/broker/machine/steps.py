@@ -105,7 +105,7 @@ def skip_loss(state: HalfState, index: int, entry: LogEntry, content: Envelope |
 
 
 def set_home(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Set the home from now on.
+    """Record which set is the home from now on.
 
     A mirror that becomes the home may lack what the old one had, so its producers are asked. An old home drops what it
     had as a mirror, if it was one: it must load the full data before it follows.

@@ -101,7 +101,7 @@ class Candidate:
     suspended_until: float = 0.0
 
     def load_at(self, now: float) -> float:
-        """Return its load if it had no work since. Otherwise a broker that was busy once would never be asked again."""
+        """Return its last reported load, faded as if it had been idle since: a once busy broker will be asked again."""
         return fade(self.load, now - self.heard_at)
 
 

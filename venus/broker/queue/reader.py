@@ -134,7 +134,7 @@ _FULL_HINT = "start again from the full data: `venus resync --all --target NAME`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadResult:
-    """Increments, and the offset to continue from. Without increments, nothing below that concerns the reader."""
+    """Increments, and the offset to continue from. If there are none, nothing before it concerns the reader."""
 
     increments: list[broker_pb2.Increment]
     next_offset: int

@@ -154,7 +154,7 @@ class MaterialiserStep:
                 break  # the rows that this step writes cannot be looked up yet
             if watch is None and business.number in watched:
                 watch = WatchedStep(watched[business.number], self._watched_rows.begin(watched))
-            floors, ignored = self._batch(business, place, reached.floors, batch, watch, blind=blind)
+            floors, ignored = self._fold_batch(business, place, reached.floors, batch, watch, blind=blind)
             stale += ignored
             nbytes += place.nbytes
             reached = _position_after(place, reached, floors)
@@ -261,7 +261,7 @@ class MaterialiserStep:
                 raise Corruption(f"{self._store.path}: batch {place.batch_no} of {business.name} is damaged")
         return body
 
-    def _batch(
+    def _fold_batch(
         self,
         business: Business,
         place: QueuedBatch,
@@ -271,6 +271,7 @@ class MaterialiserStep:
         *,
         blind: bool,
     ) -> tuple[dict[int, int], int]:
+        """Fold one batch of the queue into the rows; return the tables' new floors, and how many changes were stale."""
         overlay: dict[bytes, bytes] = {}
         stale = 0
         message = envelope.parse_body(self._read_body(business, place))

@@ -67,7 +67,7 @@ class OracleDictionary:
         self._proofs: dict[tuple[str, str], list[Finding]] = {}
         self.type_map: Map[str, str] = NOTHING  # of the configuration
         self.requested: Map[str, str] = NOTHING  # of this command: overrides the recorded types
-        self.last_listed: list[ListedTable] = []  # the result of the last `listed`
+        self.last_listed: list[ListedTable] = []  # the result of the last `list_tables`
 
     def list_tables(self, owned: ownership.OracleOwnedObjects | None = None) -> list[ListedTable]:
         """Return every table of these schemas; `owned`: VENUS's own objects, if they have just been read."""
@@ -98,21 +98,21 @@ class OracleDictionary:
 
     @property
     def owned_objects(self) -> ownership.OracleOwnedObjects:
-        """The objects that VENUS created in the user's own schema, as of the last `listed`."""
+        """The objects that VENUS created in the user's own schema, as of the last `list_tables`."""
         if self._owned is None:
             self._owned = ownership.read_owned_objects(self._session)
         return self._owned
 
     @property
     def character_sets(self) -> CharacterSets:
-        """The character sets of the database, as of the last `listed`."""
+        """The character sets of the database, as of the last `list_tables`."""
         if self._sets is None:
             self._sets = read_character_sets(self._session)
         return self._sets
 
     @property
     def visibility(self) -> Visibility:
-        """The rows and values that are hidden from this user, as of the last `listed`."""
+        """The rows and values that are hidden from this user, as of the last `list_tables`."""
         if self._visibility is None:
             self._visibility = read_visibility(self._session, self.schemas, self.user)
         return self._visibility
@@ -295,7 +295,7 @@ class OracleDictionary:
         return f"{here[0].qualified_name} has no column {column}{suggest_nearest(column, columns)}"
 
     def read_structure(self, owner: str) -> structure.SchemaRows:
-        """Return the structure of a schema's tables, as of the last `listed`."""
+        """Return the structure of a schema's tables, as of the last `list_tables`."""
         if owner not in self._structures:
             self._structures[owner] = structure.read_structure(self._session, self._version, owner)
         return self._structures[owner]
