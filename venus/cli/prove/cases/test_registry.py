@@ -52,7 +52,7 @@ def test_another_database_is_refused_until_it_is_confirmed_and_another_server_is
     for fact in decisive:
         source.registry.store_identity({**here, fact: "elsewhere"})
         with pytest.raises(
-            Diverged, match=rf"it is another database .*\({fact} {here[fact]}, was elsewhere\)"
+            Diverged, match=rf"it is not the database that was captured \({fact} {here[fact]}, was elsewhere\)"
         ) as refused:
             confirm_identity(source.registry)
         assert "`venus install-triggers --moved`" in refused.value.hint
