@@ -207,7 +207,7 @@ class KeyBounds:
         return inside if self.high is None else pc.and_(inside, _are_below(keys, self.high))
 
     def clip(self, split: broker_pb2.Split) -> broker_pb2.Split | None:
-        """Return the part of a split that can have rows within the bounds; None if there is no such part."""
+        """Return the part of a split that can have rows within the bounds; None if no row can match."""
         column, low, high = self.shape.columns[0], split.low, split.high
         whole = column.type.kind is Kind.INT or (column.type.kind is Kind.DECIMAL and column.type.scale == 0)
         if whole and self.low is not None and self.low.as_py() >= 0:

@@ -83,7 +83,7 @@ class TargetView:
     #: Database and host, or the folder.
     place: str = ""
     loaded: bool = False
-    #: How many rows an unfinished load has loaded; None = there is no such load.
+    #: Number of rows that an unfinished load has loaded so far; None if no load is unfinished.
     loading_rows: int | None = None
     paused: bool = False
     offset: int = 0

@@ -35,6 +35,9 @@ TRANSLATED = (
     "come behind",
     "comes behind",
     "by turns",
+    "anew",
+    "= there is no such",
+    "if there is no such",
 )
 _TRANSLATED = re.compile(rf"(?<![a-z])(?:{'|'.join(TRANSLATED)})(?![a-z])")
 #: Participles and past tenses that do not end in -ed. Those that are infinitives too (`read`, `put`, `set`) are verbs.

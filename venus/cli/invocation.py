@@ -295,7 +295,7 @@ def may_fall_back(settings: Settings) -> bool:
 
 
 def choose_target(settings: Settings, name: str | None) -> str:
-    """Return the named target, or the only one if none is named. Raises ConfigError if there is no such target."""
+    """Return the named target, or the only one if none is named. Raises ConfigError if the target does not exist."""
     from venus.config import require_target
 
     if name is None and len(settings.targets) > 1:

@@ -232,7 +232,7 @@ def change_policy(
 ) -> tuple[Leadership, Leadership]:
     """Change the policy of a business; return the record before and after.
 
-    Raises ConfigError if there is no such business; Unavailable if etcd does not answer or the record keeps changing.
+    Raises ConfigError if the business does not exist; Unavailable if etcd does not answer or the record keeps changing.
     """
     for _ in range(TRIES_MAX):
         known = records.read(business)

@@ -144,7 +144,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
             totals.add(found.rows)
             if found.end:
                 if found.totals != totals:
-                    raise ProtocolError(f"a split of the full data arrived with {totals.rows} or different rows")
+                    raise ProtocolError(f"a split of the full data arrived with {totals.rows} rows, or others")
                 totals = RowTotals()
             self._splits_left -= found.end
             yield found

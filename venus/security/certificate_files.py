@@ -170,7 +170,7 @@ class CertificateFiles:
 
 
 def _stamp(name: str) -> tuple[int, ...]:
-    """Return what changes when a file is replaced; () if there is no such file."""
+    """Return the facts of a file that change when it is replaced; () if it does not exist."""
     try:
         found = os.stat(name)
     except OSError:

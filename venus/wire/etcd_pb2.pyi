@@ -275,7 +275,7 @@ class Compare(_message.Message):
     target: Global___Compare.Target.ValueType
     key: _builtins.bytes
     mod_revision: _builtins.int
-    """0 = there is no such key"""
+    """0 = the key does not exist"""
     lease: _builtins.int
     def __init__(
         self,

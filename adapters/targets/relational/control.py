@@ -105,7 +105,7 @@ class TargetProgress:
     #: Database and host.
     place: str = ""
     position: TargetPosition | None
-    #: How many rows an unfinished load has loaded; None = there is no such load.
+    #: Number of rows that an unfinished load has loaded so far; None if no load is unfinished.
     loading_rows: int | None = None
     tables: tuple[TableState, ...]
     #: Refused changes that wait for a decision, by table.

@@ -136,7 +136,7 @@ def test_changes_of_every_kind_are_no_finding(tmp_path: Path, monkeypatch: pytes
         producer.commit([], markers=[(ChangeKind.SWEEP_END, begin)])
         wait_for_scrub(engine, clock)
         if life == 1:
-            producer.commit(engines.rows(10, 20, b"anew"), markers=[(ChangeKind.TRUNCATE, 0)])
+            producer.commit(engines.rows(10, 20, b"new"), markers=[(ChangeKind.TRUNCATE, 0)])
         wait_for_scrub(engine, clock)
         wait_for_scrub(engine, clock)
         assert engines.status(engine).counters["scavenged_rows"] > 0

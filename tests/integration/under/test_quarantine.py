@@ -251,7 +251,7 @@ def test_a_truncate_resolves_the_changes_that_waited_before_it(database: str, br
         feed.cut(put(1, "bad", 666), put(2, "fine", 2))
         wait_until_caught_up(database, broker)
         assert len(list_quarantine(settings, "a")) == 1
-        feed.truncate(1, put(1, "anew", 1))
+        feed.truncate(1, put(1, "new", 1))
         feed.cut(put(3, "more", 1))
         wait_until_caught_up(database, broker)
     check_equal(database, feed)

@@ -193,7 +193,7 @@ def test_commands_that_lock_or_alter_a_table_wait_for_the_decision(
     with following(settings, "a"):
         real.hold = True
         if what == "truncate":
-            feed.truncate(1, *many_changes(0, 1500, "anew"))
+            feed.truncate(1, *many_changes(0, 1500, "new"))
             schema = items()
         else:
             schema = replace(items(), version=2, columns=(*items().columns, column(4, "note")))

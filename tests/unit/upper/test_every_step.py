@@ -146,7 +146,7 @@ def test_two_failures_near_each_other_lose_and_double_nothing() -> None:
 
 def _make_second_crash(at: int, later: int) -> Callable[[VenusError], Script]:
     class TwoCrashes(Script):
-        """Fails once more, at whatever step follows."""
+        """A script that crashes a second time, `later` steps after the first crash."""
 
         def step(self, name: str) -> None:
             if len(self.trace) == at + later:

@@ -103,7 +103,7 @@ def _blank_record(business: Business) -> dict[str, Any]:
 
 
 def _short_parts(business: Business) -> dict[str, Any]:
-    """Return the parts of the record that are encoded anew with every group."""
+    """Return the parts of the record that every group encodes again."""
     state, log = business.applying, business.log
     with business.lock:
         counters = dict(business.counters)

@@ -326,10 +326,10 @@ class Forgetting:
             raise
         self._catalogue.finish_forgetting(business)
         with self._guard():
-            free_space(self._store, found)
+            reclaim_space(self._store, found)
 
 
-def free_space(store: Store, business: Business) -> None:
+def reclaim_space(store: Store, business: Business) -> None:
     """Compact the key ranges of a removed business to free their space."""
     start, stop = _key_range(business)
     for family in _NUMBERED:

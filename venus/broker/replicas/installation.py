@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
 from venus.broker.pipeline.group import CommandGroup
-from venus.broker.pipeline.home_commands import forget, free_space, put_removal
+from venus.broker.pipeline.home_commands import forget, put_removal, reclaim_space
 from venus.broker.replicas import copies
 from venus.broker.replicas.copies import CopyHeader, CopyMark, CopyPiece
 from venus.broker.replicas.effects import Post
@@ -199,7 +199,7 @@ class ReplicaInstaller:
         try:
             found = self._remove(business, None)
             if found is not None:
-                free_space(self._core.store, found)
+                reclaim_space(self._core.store, found)
         except StorageError as error:
             self._core.commits.fail(error)
             self._stopping.set()

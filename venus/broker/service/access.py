@@ -79,7 +79,7 @@ class AccessControl:
         if call.snapshot:
             business, group = self._business_of(_field_text(request, call.snapshot)), ""
             if not business:
-                return  # there is no such snapshot, and the answer says so
+                return  # the snapshot does not exist, and the answer says so
         else:
             business, group = _field_text(request, call.business), _field_text(request, call.group)
         if not covers(peer.identity, call, business, group):

@@ -168,7 +168,7 @@ SECURITY_COUNTERS: tuple[tuple[str, str], ...] = (
 
 
 def age_s(since_us: int, now_us: int) -> float:
-    """Return the age of a moment in seconds; 0 if there is no such moment."""
+    """Return the age of a moment in seconds; 0 if the moment is not set."""
     return max(0.0, (now_us - since_us) / 1e6) if since_us else 0.0
 
 

@@ -134,7 +134,7 @@ class SnapshotManager:
             lease.reading_s = max(0, self._clock_us() - found.began_us) // 10**6 if found.began_us else 0
 
     def business_of(self, snapshot_id: str) -> int:
-        """Return the number of a snapshot's business, 0 if there is no such snapshot."""
+        """Return the number of a snapshot's business, 0 if the snapshot does not exist."""
         pin = self._holding.find(snapshot_id)
         return pin.business if pin is not None else 0
 

@@ -63,7 +63,7 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """The staging tables of one table: current rows, and keys of deleted rows; an empty name = no such table."""
+    """The staging tables of one table: current rows, and keys of deleted rows; an empty name = no table."""
 
     table_id: int
     live: str
