@@ -30,10 +30,16 @@ TEXT_CHARS_MAX = 64
 
 
 def create_authority(folder: Path, now: datetime, *, days: int = AUTHORITY_DAYS) -> Path:
-    """Create an authority in a folder and return its certificate. Raises Refused if there is one."""
+    """Create an authority in a folder and return its certificate.
+
+    Raises Refused if the folder has one, ConfigError if the folder cannot be created.
+    """
     if (folder / CA_KEY).exists() or (folder / CA_CERTIFICATE).exists():
         raise Refused(f"{folder} has an authority already", hint="venus certs issue NAME makes certificates with it")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be created: {error.strerror}", hint="name another folder") from error
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "VENUS private authority")])
     usage = {"key_cert_sign": True, "crl_sign": True}
