@@ -31,7 +31,7 @@ logging.getLogger("alembic").setLevel(logging.WARNING)
 #: Marks a schema that VENUS created. Only such a schema is dropped again, not one that a DBA created.
 SCHEMA_COMMENT = "made by VENUS"
 #: Lock of processes that create VENUS's tables on one PostgreSQL (an arbitrary constant).
-_ADVISORY_LOCK = 0x76656E7573
+MIGRATION_LOCK = 0x76656E7573
 #: Alembic keeps the environment that is running in a global of its module.
 _one_at_a_time = threading.Lock()
 
@@ -88,7 +88,7 @@ def _connection(engine: sa.Engine | sa.Connection) -> Iterator[sa.Connection]:
 def _lock_migrations(connection: sa.Connection) -> None:
     """Wait for another process that also migrates. The lock ends with the transaction."""
     if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
     elif connection.dialect.name == "sqlite":
         driver = connection.connection.dbapi_connection
         if driver is not None and not driver.in_transaction:  # the driver itself begins only at the first DML

@@ -198,6 +198,14 @@ def connect(dsn: str, **more: Any) -> psycopg2.extensions.connection:
     return raw
 
 
+@contextmanager
+def lend_to_sqlalchemy(raw: Raw) -> Iterator[sa.Connection]:
+    """Lend an open session, with its settings, to SQLAlchemy; the caller begins and ends transactions."""
+    engine = sa.create_engine("postgresql+psycopg2://", creator=lambda: raw, poolclass=StaticPool)
+    with engine.connect() as connection:
+        yield connection
+
+
 def connect_error(text: str, *, hint: str) -> DatabaseUnavailable:
     """Return the error of a failed connection attempt, by the message of libpq or the server."""
     if _UNKNOWN_HOST in text:
@@ -354,9 +362,8 @@ class PostgresConnection:
     @contextmanager
     def sqlalchemy(self) -> Iterator[sa.Connection]:
         """Lend this session to SQLAlchemy, within the open transaction. Errors become VENUS's."""
-        engine = sa.create_engine("postgresql+psycopg2://", creator=lambda: self._raw, poolclass=StaticPool)
         try:
-            with engine.connect() as connection:
+            with lend_to_sqlalchemy(self._raw) as connection:
                 yield connection
         except sa.exc.DBAPIError as error:
             raise self._to_venus_error(error.orig if isinstance(error.orig, Exception) else error) from error

@@ -16,8 +16,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 
-import sqlalchemy as sa
-
 from venus.adapters.dialects.postgresql.lock_waits import find_waits
 from venus.adapters.dialects.registry import parse_url
 from venus.adapters.targets.cutover_contract import CutoverMark
@@ -93,16 +91,8 @@ class PostgresDatabase(RelationalDatabase):
         return session
 
     def install(self) -> list[str]:
-        # SQLAlchemy would choose another driver for a plain postgresql:// URL.
-        url = sa.make_url(self.url).set(drivername="postgresql+psycopg2")
-        engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
-        with closing(self.connect("check")) as session:  # this session raises VENUS's own errors, SQLAlchemy does not
-            try:
-                return migrations.upgrade(engine, "target", schema=OWN_SCHEMA)
-            except sa.exc.DBAPIError as error:
-                raise session.classify(error.orig if isinstance(error.orig, Exception) else error) from error
-            finally:
-                engine.dispose()
+        with closing(self.connect("check")) as session, session.sqlalchemy() as lent:
+            return migrations.upgrade(lent, "target", schema=OWN_SCHEMA)
 
     def is_installed(self, session: TargetSession) -> bool:
         found = session.row("SELECT to_regclass(%s) IS NOT NULL", [f"{OWN_SCHEMA}.applied"])

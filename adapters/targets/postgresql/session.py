@@ -12,7 +12,8 @@ from __future__ import annotations
 import io
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import psycopg2
@@ -27,6 +28,7 @@ from venus.adapters.dialects.postgresql.connection import (
     WRITABLE,
     connect,
     connect_error,
+    lend_to_sqlalchemy,
     refuse_shared_sessions,
     server_hint,
 )
@@ -182,6 +184,19 @@ class TargetSession:
     def begin_snapshot(self) -> None:
         """Begin a transaction whose reads all see one snapshot."""
         self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+    @contextmanager
+    def sqlalchemy(self) -> Iterator[sa.Connection]:
+        """Lend this session to SQLAlchemy, in a transaction that is committed at the end. Errors become VENUS's."""
+        self.run("BEGIN")
+        try:
+            with lend_to_sqlalchemy(self._connection) as connection:
+                yield connection
+            self.run("COMMIT")
+        except sa.exc.DBAPIError as error:
+            raise self.classify(error.orig if isinstance(error.orig, Exception) else error) from error
+        finally:
+            self.rollback()
 
     def rollback(self) -> None:
         """Roll back the open transaction, if there is one and the connection is alive."""

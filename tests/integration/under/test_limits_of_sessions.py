@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from contextlib import closing
 
@@ -17,6 +18,7 @@ from tests.support.pipelines.applying import check_counters, check_equal, load_t
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.session import TargetSession, try_replica_role
 from venus.adapters.targets.relational.control import read_table_states, request_resync
+from venus.migrations.run import MIGRATION_LOCK
 
 pytestmark = pytest.mark.integration
 
@@ -70,6 +72,20 @@ def test_a_target_is_loaded_followed_and_resynced_under_every_setting(
     assert not [report.error for report in reports if report.error and not SLOW.search(report.error)]
     check_equal(database, feed)
     check_counters(settings, feed, since)
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name.endswith("_timeout")])
+def test_limits_of_time_do_not_end_the_installation_at_a_target(name: str, database: str, feed: Feed) -> None:
+    """As when another process of VENUS installs at the same time, which takes longer than the limit."""
+    settings_here = read_settings(database)
+    if name not in settings_here:
+        pytest.skip(f"this server has no {name}")
+    with closing(psycopg2.connect(libpq(database))) as other:
+        other.cursor().execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
+        query(database, f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET {name} = {settings_here[name]}")
+        threading.Timer(1.0, other.rollback).start()
+        load_target(database, feed, items(), rows=5)
+    check_equal(database, feed)
 
 
 def test_apply_waits_for_a_read_only_target_and_names_the_remedy(
