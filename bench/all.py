@@ -72,14 +72,14 @@ def time_fixed_work() -> float:
     A rented machine is half as fast on some days. This number distinguishes such a day from a slower program.
     """
 
-    def work() -> float:
+    def time_once() -> float:
         began = time.process_time()
         parts = [b"%d" % (i * i) for i in range(200_000)]
         for _ in range(20):
             b"".join(parts)
         return time.process_time() - began
 
-    return statistics.median(work() for _ in range(5))
+    return statistics.median(time_once() for _ in range(5))
 
 
 def conditions(*, quick: bool) -> str:

@@ -20,7 +20,7 @@ from venus.broker.machine.consumers import kept_offsets
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline.commit_thread import CommitThread, guard_with
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
-from venus.broker.pipeline.group import CommandGroup, halt
+from venus.broker.pipeline.group import halt
 from venus.broker.pipeline.home_commands import Forgetting, HomeCommands, put_removal, put_state_removal
 from venus.broker.pipeline.mirror_commands import MirrorCommands
 from venus.broker.pipeline.producer_commands import Producers
@@ -301,12 +301,8 @@ class Core:
 
     def _record_pin(self, snapshot_id: str, content: bytes | None) -> Future[None]:
         """Store the lease of a snapshot; `content` None = remove it."""
-
-        def work(group: CommandGroup) -> None:
-            group.stage(keys.STATE, keys.pin_key(snapshot_id), content)
-            group.durable = group.durable or content is not None
-
-        return self.commits.submit(work, first=True)
+        key, durable = keys.pin_key(snapshot_id), content is not None
+        return self.commits.submit(lambda group: group.stage(keys.STATE, key, content, durable=durable), first=True)
 
     def _forget_below(self, business: Business) -> int:
         """Return the Sequence below which the tombstones of a business may be removed."""

@@ -33,7 +33,6 @@ from venus.broker.mirrors.upstream_selection import (
     UpstreamEndpoint,
     judge_fitness,
 )
-from venus.broker.pipeline.group import CommandGroup
 from venus.broker.store import keys
 from venus.config import ClusterSettings
 from venus.errors import ConfigError, NotLeader, Refused, Unavailable
@@ -363,12 +362,8 @@ def own_set_id(core: Core) -> str:
     if value is not None:
         return str(json.loads(value))
     drawn = uuid.uuid4().hex
-
-    def work(group: CommandGroup) -> None:
-        group.stage(keys.STATE, keys.SET, json.dumps(drawn).encode())
-        group.durable = True
-
-    core.commits.submit(work).result(WAIT_S)
+    stored = json.dumps(drawn).encode()
+    core.commits.submit(lambda group: group.stage(keys.STATE, keys.SET, stored, durable=True)).result(WAIT_S)
     return drawn
 
 
@@ -376,11 +371,7 @@ def save_network_ids(core: Core, ids: Iterable[str]) -> tuple[str, ...]:
     """Store more ids of the network durably; return all of them, at most as many as a message may contain."""
     known = read_network_ids(core)
     found = tuple(dict.fromkeys([*known, *ids]))[: max(len(known), NETWORKS_MAX)]
-
-    def work(group: CommandGroup) -> None:
-        group.stage(keys.STATE, keys.NETWORK, json.dumps(found).encode())
-        group.durable = True
-
+    stored = json.dumps(found).encode()
     if found != known:
-        core.commits.submit(work).result(WAIT_S)
+        core.commits.submit(lambda group: group.stage(keys.STATE, keys.NETWORK, stored, durable=True)).result(WAIT_S)
     return found

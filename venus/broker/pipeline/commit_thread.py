@@ -223,22 +223,22 @@ class CommitThread:
     ) -> Future[None]:
         """Truncate a log from `first` on, above the watermark, and refuse the callers that wait for these entries."""
 
-        def work(group: CommandGroup) -> None:
+        def truncate_log(group: CommandGroup) -> None:
             begun(group)
             group.truncate(business, first)
             self._buffer.drop(business.number, first)
             group.refused.append((business, first, another_leader_error(business)))
 
-        return self.submit(work, line=business)
+        return self.submit(truncate_log, line=business)
 
     def refuse_waiting(self, business: Business, error: VenusError, then: Callable[[], None] = lambda: None) -> None:
         """Refuse the callers that wait for the watermark: this broker no longer leads, or cannot acknowledge."""
 
-        def work(group: CommandGroup) -> None:
+        def refuse_callers(group: CommandGroup) -> None:
             group.refused.append((business, business.log.applied + 1, error))
             then()
 
-        self.submit(work, line=business)
+        self.submit(refuse_callers, line=business)
 
     def fail(self, error: BaseException) -> None:
         """Stop permanently, because nothing may be written after an error of the store.

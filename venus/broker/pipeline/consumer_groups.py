@@ -198,12 +198,12 @@ class ConsumerGroups:
         """Log a new group durably; undo its attachment if that fails."""
         proposed: list[ConsumerState] = []
 
-        def work(batch: CommandGroup) -> None:
+        def log_group(batch: CommandGroup) -> None:
             log_consumer(batch, business, made, durable=True)
             proposed.append(made)
 
         try:
-            self._submit(work, business=business).result()
+            self._submit(log_group, business=business).result()
         except BaseException:
             if proposed:  # the log may have the group
                 self.detach(business, made.group, made.token)

@@ -93,9 +93,10 @@ class CommandGroup:
         self.appended.append((business, pending))
         self.durable = self.durable or durable
 
-    def stage(self, family: str, key: bytes, value: bytes | None) -> None:
+    def stage(self, family: str, key: bytes, value: bytes | None, *, durable: bool = False) -> None:
         """Set or remove (None) one key that belongs to no log."""
         self._staged.append((family, key, value))
+        self.durable = self.durable or durable
 
     def savepoint(self) -> Savepoint:
         """Return a savepoint."""

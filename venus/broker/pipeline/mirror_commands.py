@@ -329,29 +329,24 @@ class MirrorCommands:
     def begin_full_data(self, business: Business, said: mirror_pb2.MirrorBegin) -> Future[int]:
         """Begin the full data. The answer identifies it in later calls."""
 
-        def work(group: CommandGroup) -> int:
+        def append_beginning(group: CommandGroup) -> int:
             begin_full_data(group, business, said, self._clock_us(), self._space)
             return business.log.end - 1
 
-        return self._commits.submit(work, business=business)
+        return self._commits.submit(append_beginning, business=business)
 
     def take_full_rows(self, business: Business, begin: int, number: int, body: bytes) -> Future[None]:
         """Take the chunk of the full data with this number, from 0 on."""
 
-        def work(group: CommandGroup) -> None:
+        def take_chunk(group: CommandGroup) -> None:
             take_full_rows(group, business, begin, number, body, self._clock_us(), self._space)
 
-        return self._commits.submit(work, business=business)
+        return self._commits.submit(take_chunk, business=business)
 
     def record_levels(self, business: Business, begin: int, above: str, levels: Levels) -> Future[None]:
         """Keep the filters of the upstream sets for the full data that began with the entry `begin`."""
-        value = encode_levels(begin, above, levels)
-
-        def work(group: CommandGroup) -> None:
-            group.stage(keys.STATE, keys.levels_key(business.number), value)
-            group.durable = True
-
-        return self._commits.submit(work)
+        key, value = keys.levels_key(business.number), encode_levels(begin, above, levels)
+        return self._commits.submit(lambda group: group.stage(keys.STATE, key, value, durable=True))
 
     def end_full_data(self, business: Business, begin: int, rows: int) -> Future[None]:
         """End the full data."""
@@ -375,7 +370,7 @@ class MirrorCommands:
         """
         arrived = MirrorIncrements(increments=increments, position=position, sparse=sparse, follows=follows)
 
-        def work(group: CommandGroup) -> int:
+        def append_increments(group: CommandGroup) -> int:
             return take_increments(group, business, arrived, self._store, self._clock_us(), self._space)
 
-        return self._commits.submit(work, business=business)
+        return self._commits.submit(append_increments, business=business)

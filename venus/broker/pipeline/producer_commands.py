@@ -321,7 +321,7 @@ class Producers:
         """
         found = self._catalogue.enter(business)
 
-        def work(group: CommandGroup) -> broker_pb2.InitAck:
+        def fence(group: CommandGroup) -> broker_pb2.InitAck:
             self._space.check_decision()
             try:
                 return init(group, found, producer, source_epoch, source_last_batch, self._clock_us(), insists=insists)
@@ -333,7 +333,7 @@ class Producers:
                     hint="try again in a moment",
                 ) from error
 
-        return self._commits.submit(work, business=found)
+        return self._commits.submit(fence, business=found)
 
     def leave(self, business: str) -> None:
         """End what `init` began, whether it failed or not."""
@@ -353,40 +353,40 @@ class Producers:
         shipped = [half if isinstance(half, ShippedHalf) else _to_shipped(half) for half in halves]
         nbytes = sum(len(half.body) for half in shipped)
 
-        def work(group: CommandGroup) -> HalvesResult:
+        def persist(group: CommandGroup) -> HalvesResult:
             return take_halves(group, found, epoch, shipped, self._clock_us(), self._space, self._store)
 
-        return self._commits.submit(work, nbytes, business=found, wakes=wakes)
+        return self._commits.submit(persist, nbytes, business=found, wakes=wakes)
 
     def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[broker_pb2.Decided]:
         """COMMIT every half message up to `batch_no`, or ROLLBACK every one from it on."""
         found = self._catalogue.find(business)
 
-        def work(group: CommandGroup) -> broker_pb2.Decided:
+        def decide_halves(group: CommandGroup) -> broker_pb2.Decided:
             self._space.check_decision()
             return decide(group, found, epoch, batch_no, digest, Verdict(verdict), self._clock_us())
 
-        return self._commits.submit(work, business=found)
+        return self._commits.submit(decide_halves, business=found)
 
     def skip_lost(self, business: str, said: broker_pb2.Committed) -> Future[broker_pb2.Decided]:
         """Continue after changes that the source has committed and this broker lost in an unclean election."""
         found = self._catalogue.find(business)
 
-        def work(group: CommandGroup) -> broker_pb2.Decided:
+        def skip_changes(group: CommandGroup) -> broker_pb2.Decided:
             self._space.check_decision()
             return skip_lost(group, found, said, self._clock_us())
 
-        return self._commits.submit(work, business=found)
+        return self._commits.submit(skip_changes, business=found)
 
     def operator_decide(self, business: str, batch_no: int, verdict: int) -> Future[broker_pb2.Decided]:
         """Decide in place of the producer, and fence a connected one."""
         found = self._catalogue.find(business)
 
-        def work(group: CommandGroup) -> broker_pb2.Decided:
+        def decide_by_hand(group: CommandGroup) -> broker_pb2.Decided:
             self._space.check_decision()
             return operator_decide(group, found, batch_no, Verdict(verdict), self._clock_us())
 
-        return self._commits.submit(work, business=found)
+        return self._commits.submit(decide_by_hand, business=found)
 
     @property
     def has_undecided(self) -> bool:

@@ -206,7 +206,7 @@ class Upkeep:
             return
         ranges, self._trimmed, self._trimmed_bytes = self._trimmed, {}, 0
 
-        def work() -> None:
+        def compact_ranges() -> None:
             try:
                 for business, (first, end) in ranges.items():
                     self._store.compact(
@@ -215,5 +215,5 @@ class Upkeep:
             except StorageError as error:
                 self._on_fatal(error)
 
-        self._compacting = threading.Thread(target=work, name="venus-compact", daemon=True)
+        self._compacting = threading.Thread(target=compact_ranges, name="venus-compact", daemon=True)
         self._compacting.start()

@@ -284,11 +284,11 @@ class ReplicaInstaller:
     def _write(self, business: str, mark: CopyMark, piece: CopyPiece) -> Future[None]:
         family, found = copies.piece_keys(piece, mark.number)
 
-        def work(group: CommandGroup) -> None:
+        def put_piece(group: CommandGroup) -> None:
             group.batch.put_many(family, found, piece.values)
             copies.put_mark(group.batch, business, mark)
 
-        return self._core.commits.submit(work)
+        return self._core.commits.submit(put_piece)
 
     def _mark_unusable(self, business: str, mark: CopyMark, why: str) -> Unavailable:
         """Mark a copy as unusable."""
@@ -305,7 +305,7 @@ class ReplicaInstaller:
             self._core.snapshots.forget(found)
         before = copies.read_mark(self._core.store, business)
 
-        def work(group: CommandGroup) -> None:
+        def remove(group: CommandGroup) -> None:
             if before is not None:
                 put_removal(group.batch, before.number)
             if found is not None:
@@ -313,7 +313,7 @@ class ReplicaInstaller:
             catalogue.save_number(group.batch)
             _put_mark(group, business, mark)
 
-        self._wait(commits.submit(work))
+        self._wait(commits.submit(remove))
         if mark is None:
             catalogue.finish_forgetting(business)
         return found
@@ -337,5 +337,6 @@ class ReplicaInstaller:
 
 def _put_mark(group: CommandGroup, business: str, mark: CopyMark | None) -> None:
     """Store or remove (None) the mark of an installation, durably."""
-    group.stage(keys.STATE, keys.installing_key(business), None if mark is None else copies.encode_mark(mark))
-    group.durable = True
+    group.stage(
+        keys.STATE, keys.installing_key(business), None if mark is None else copies.encode_mark(mark), durable=True
+    )

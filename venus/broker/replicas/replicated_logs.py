@@ -312,13 +312,13 @@ class CoreLogs:
         """Append a leader's entries."""
         found = self._core.catalogue.find(business)
 
-        def work(group: CommandGroup) -> None:
+        def append_entries(group: CommandGroup) -> None:
             self._shared.record_order(group, found, effect.order)
             append_stored(group, found, effect.first, effect.entries, sender)
             if found.halted:
                 self._shared.on_halted(found)
 
-        self._submit(found, work)
+        self._submit(found, append_entries)
 
     def truncate(self, business: str, effect: Truncate) -> None:
         """Remove every entry from an index on."""
@@ -334,12 +334,12 @@ class CoreLogs:
         """Append the entry that begins a term."""
         found = self._core.catalogue.find(business)
 
-        def work(group: CommandGroup) -> None:
+        def append_beginning(group: CommandGroup) -> None:
             standing = self._shared.standing(business)
             if standing.leads and standing.term == term:
                 begin_term(group, found, term, self._me, self._core.clock_us(), doubted=standing.doubted)
 
-        self._submit(found, work)
+        self._submit(found, append_beginning)
 
     def refuse(self, business: str) -> None:
         """Fail waiting requests. Their proposals stay, and are found when the request is repeated."""

@@ -28,7 +28,6 @@ from typing import Protocol
 
 from venus.broker.core import Core
 from venus.broker.pipeline import shared_log
-from venus.broker.pipeline.group import CommandGroup
 from venus.broker.replicas.coordinator_thread import CoordinatorThread
 from venus.broker.replicas.placement import ReplicaPlacement
 from venus.broker.store import keys
@@ -128,12 +127,7 @@ def read_identity(core: Core) -> StoreIdentity | None:
 def write_identity(core: Core, identity: StoreIdentity | None) -> None:
     """Store an identity durably; None = the store is in no cluster."""
     value = None if identity is None else json.dumps(asdict(identity)).encode()
-
-    def work(group: CommandGroup) -> None:
-        group.stage(keys.STATE, keys.MEMBER, value)
-        group.durable = True
-
-    core.commits.submit(work).result(WAIT_S)
+    core.commits.submit(lambda group: group.stage(keys.STATE, keys.MEMBER, value, durable=True)).result(WAIT_S)
 
 
 def enroll_store(
