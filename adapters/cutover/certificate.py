@@ -240,10 +240,10 @@ def find_uncaptured_blocks(
 ) -> list[CutoverObstacle]:
     """Return a block for each table that is neither captured nor left out."""
     names = {table.name for table in left_out}
-    return [_block(table) for table in uncaptured if table.name not in names]
+    return [_to_obstacle(table) for table in uncaptured if table.name not in names]
 
 
-def _block(table: UncapturedTable) -> CutoverObstacle:
+def _to_obstacle(table: UncapturedTable) -> CutoverObstacle:
     without = f"to go without it: {OPTION} {table.name}"
     if table.obstacle:
         what = f"{table.name} {MATCHES} cannot be captured: {table.obstacle}"

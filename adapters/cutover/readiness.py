@@ -63,12 +63,12 @@ class Readiness:
 
     @property
     def counters(self) -> dict[str, int]:
-        """How many changes of each table have passed the target's offset."""
+        """How many changes of each table the target's offset has passed."""
         return counters_of(self.at_target.tables)
 
 
 def counters_of(tables: Iterable[TargetTable]) -> dict[str, int]:
-    """Return how many changes of each table have passed the target's offset; constant while the table is at rest."""
+    """Return how many changes of each table the target's offset has passed; constant while the table is at rest."""
     return {t.name: t.rows_applied + t.quarantined + t.skipped + t.held for t in tables}
 
 
@@ -140,7 +140,7 @@ def find_blocks(readiness: Readiness) -> list[CutoverObstacle]:
     at, view = f"--target {readiness.target}", readiness.at_target
     if not view.loaded:
         return [CutoverObstacle(what=f"target {readiness.target} has not been loaded", remedy=f"venus migrate {at}")]
-    found = [b for t in readiness.source if (b := _source_block(t))]
+    found = [b for t in readiness.source if (b := _source_obstacle(t))]
     captured, there = {t.name for t in readiness.source}, {t.name for t in view.tables} - readiness.missing
     found += [
         CutoverObstacle(
@@ -148,10 +148,10 @@ def find_blocks(readiness: Readiness) -> list[CutoverObstacle]:
         )
         for name in sorted(captured - there)
     ]
-    found += [_released_block(readiness, name) for name in readiness.released if name in there]
+    found += [_released_obstacle(readiness, name) for name in readiness.released if name in there]
     if view.paused:
         found.append(CutoverObstacle(what=f"target {readiness.target} is paused", remedy=f"venus resume {at}"))
-    found += [b for t in view.tables if (b := _table_block(t, at))]
+    found += [b for t in view.tables if (b := _table_obstacle(t, at))]
     found += [
         CutoverObstacle(
             what=f"{t.name} gets a part of its rows: {t.rows_shown}",
@@ -171,7 +171,7 @@ def find_blocks(readiness: Readiness) -> list[CutoverObstacle]:
     return found
 
 
-def _released_block(readiness: Readiness, name: str) -> CutoverObstacle:
+def _released_obstacle(readiness: Readiness, name: str) -> CutoverObstacle:
     """Return the block of a table that is not captured any more: its content at the target cannot be proved."""
     dropped = "drop it at the target, if it is not needed there"
     if name in readiness.gone:
@@ -180,7 +180,7 @@ def _released_block(readiness: Readiness, name: str) -> CutoverObstacle:
     return CutoverObstacle(what=f"{name} is not captured any more ({readiness.released[name]})", remedy=remedy)
 
 
-def _source_block(table: SourceTableState) -> CutoverObstacle | None:
+def _source_obstacle(table: SourceTableState) -> CutoverObstacle | None:
     why = f" ({table.reason})" if table.reason else ""
     if table.state == "RESYNC":
         return CutoverObstacle(
@@ -193,7 +193,7 @@ def _source_block(table: SourceTableState) -> CutoverObstacle | None:
     return None
 
 
-def _table_block(table: TargetTable, at: str) -> CutoverObstacle | None:
+def _table_obstacle(table: TargetTable, at: str) -> CutoverObstacle | None:
     why = f" ({table.reason})" if table.reason else ""
     remedies = {
         "HALTED": f"venus quarantine list {at} shows the row; fix it, then venus quarantine retry",

@@ -196,7 +196,7 @@ class _Cutover:
         """Do everything up to the mark, then mark and finish; a rehearsal stops before the mark."""
         start = self._wait_until_drained()
         there = self._session.read_tables()
-        self._add_block(self._session.find_differences())
+        self._add_obstacles(self._session.find_differences())
         schema = self._compare_schemas()
         losses = self._check_way_back(schema)
         self._check_quiet(start)
@@ -205,7 +205,7 @@ class _Cutover:
         keys = self._read_references()
         counters = self._run_step(lambda: self._session.set_counters(numberings))
         end = self._wait_until_drained()
-        self._add_block(
+        self._add_obstacles(
             find_movement(start.counters, end.counters), "stop the application's writes at the source, and try again"
         )
         found = self._build_certificate(there, tables, keys, counters, snapshot, end)
@@ -230,12 +230,12 @@ class _Cutover:
             return []
         self._report("checks the way back", 0, 0)
         losses = self._switch.find_losses(schema)
-        self._add_block([*self._switch.find_obstacles(), *find_obstacles(losses)])
+        self._add_obstacles([*self._switch.find_obstacles(), *find_obstacles(losses)])
         if not self._request.rehearse:
             self._switch.prepare()
         return losses
 
-    def _add_block(self, found: Sequence[CutoverObstacle], hint: str = "") -> None:
+    def _add_obstacles(self, found: Sequence[CutoverObstacle], hint: str = "") -> None:
         """Record obstacles: a rehearsal continues and reports all of them, a real cut-over raises Refused."""
         if found and not self._request.rehearse:
             raise Refused("\n".join(b.line for b in found), hint=hint or "fix that, then run the command again")
@@ -251,7 +251,7 @@ class _Cutover:
             before = readiness.counters if before is None else before
             if not readiness.at_target.loaded:
                 raise Refused(find_blocks(readiness)[0].line)
-            self._add_block(
+            self._add_obstacles(
                 [
                     *find_blocks(readiness),
                     *find_uncaptured_blocks(readiness.uncaptured, self._choose_left_out(readiness)),
@@ -261,14 +261,14 @@ class _Cutover:
             if not away:
                 there_at = time.monotonic()
             elif time.monotonic() - there_at > RECONNECT_S:
-                self._add_block(away)
+                self._add_obstacles(away)
             waits = away + find_pending(readiness)
             if not waits:
                 return readiness
             if self._blocks or time.monotonic() > end:
-                self._add_block(away)  # each of these obstacles names its own remedy
+                self._add_obstacles(away)  # each of these obstacles names its own remedy
                 # only changes that have passed show which tables are written to; waiting changes do not
-                self._add_block(
+                self._add_obstacles(
                     [*waits, *find_movement(before, readiness.counters)],
                     "stop the application's writes at the source; `venus status --watch` shows what is late",
                 )
@@ -296,7 +296,7 @@ class _Cutover:
             self._report("watches for writes at the source", 0, 0)
             time.sleep(min(left, 1.0))
         after = self._wait_until_drained()
-        self._add_block(
+        self._add_obstacles(
             find_movement(before.counters, after.counters), "stop the application's writes at the source, and try again"
         )
 
@@ -312,11 +312,11 @@ class _Cutover:
         except (NotAtRest, SourceError) as error:
             if not self._request.rehearse:
                 raise
-            self._add_block([CutoverObstacle(what=str(error), remedy=error.hint)])
+            self._add_obstacles([CutoverObstacle(what=str(error), remedy=error.hint)])
             return [], None
         wrong = [t for t in tables if not t.is_equal]
         found = [CutoverObstacle(what=f"{t.table} is not the same everywhere: {t.difference}") for t in wrong]
-        self._add_block(found, f"`venus verify --target {self._target.name}` finds the rows")
+        self._add_obstacles(found, f"`venus verify --target {self._target.name}` finds the rows")
         return tables, comparing.snapshot
 
     def _compare_schemas(self) -> list[SchemaDifference]:
@@ -325,7 +325,7 @@ class _Cutover:
         found = self._run_step(self._session.find_schema_differences)
         if not self._request.leave_differences:
             hint = "run these at the target, or accept them all: --leave-differences"
-            self._add_block([d.block for d in found if d.blocks], hint)
+            self._add_obstacles([d.block for d in found if d.blocks], hint)
         return found
 
     def _read_references(self) -> list[ReferenceCheck]:
@@ -333,7 +333,7 @@ class _Cutover:
         found = self._run_step(self._session.check_references)
         orphans = [f for f in found if f.orphans and not f.not_valid]
         if not self._request.leave_invalid:
-            self._add_block(
+            self._add_obstacles(
                 [
                     CutoverObstacle(
                         what=f"foreign key {f.name} {f.shown}: {describe_dangling(f.orphans)}, for example {f.example}"
@@ -378,7 +378,7 @@ class _Cutover:
 
         def check(tables: Sequence[TargetTable]) -> None:
             late = find_movement(end.counters, counters_of(tables))
-            self._add_block(late, "stop the application's writes at the source, and try again")
+            self._add_obstacles(late, "stop the application's writes at the source, and try again")
 
         if self._switch is None:
             self._run_step(lambda: self._session.put_mark(found, check))
@@ -425,7 +425,7 @@ class _Cutover:
             for table in now
             if now[table] != certified.get(table)
         ]
-        self._add_block(written, "these changes exist only here: carry them over by hand, or load another target")
+        self._add_obstacles(written, "these changes exist only here: carry them over by hand, or load another target")
         numberings = self._source.dictionary.read_numberings()
         self._run_step(lambda: session.relax(_violated_keys(mark.certificate), numberings))
         self._target.record_comparison(certificate.certified_comparison(mark.certificate, mark.marked_at))

@@ -92,7 +92,10 @@ class _ReadSection:
 
 @dataclass(slots=True)
 class ScannedSide:
-    """Side whose rows are read and summed here. It keeps a range slice, but rereads a whole table at each call."""
+    """Side whose rows are read and summed here.
+
+    It keeps the rows of a range slice, but reads those of a whole table again at each call.
+    """
 
     scan: Scan
     subject: Subject

@@ -25,7 +25,7 @@ TRIGGERS = {
 }
 
 
-def assess(place: Place, *, count_rows: bool = False) -> tuple[Survey, TableSize]:
+def read_survey(place: Place, *, count_rows: bool = False) -> tuple[Survey, TableSize]:
     found = survey(place.settings(), SurveyRequest(include=["*"], exclude=[], count_rows=count_rows))
     return found, next(size for size in found.sizes if size.name == "t")
 
@@ -42,7 +42,7 @@ def test_the_survey_names_the_server_and_the_code_that_runs_at_each_change(place
         with closing(place.open()) as source:
             source.installer.install(["*"], [])
 
-    found, size = assess(place, count_rows=count_rows)
+    found, size = read_survey(place, count_rows=count_rows)
 
     assert size.largest_bytes == LARGEST
     (attached,) = size.attached  # without VENUS's own triggers

@@ -10,7 +10,7 @@ from tests.simulation.client import Lane
 from tests.simulation.coordinator import LEASE_S, describe
 from tests.simulation.disk import Disk, decode, encode
 from tests.simulation.log_queue import LogQueue
-from tests.simulation.process import Process
+from tests.simulation.process import ProcessHost
 from venus.replication import messages as m
 from venus.replication.position import LogChanged, Position
 from venus.replication.records import Leadership, LiveBroker, Member
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-class Host(Process):
+class Host(ProcessHost):
     """A broker with its disk."""
 
     def __init__(self, world: World, name: str, priority: int) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from tests.simulation.loop import Loop
 
 
-class Process:
-    """Base of a host; `life` numbers its processes, so that no call of an earlier one runs in a later one."""
+class ProcessHost:
+    """Base of a host, which runs one process after the other; no call of a former `life` runs in a later one."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop

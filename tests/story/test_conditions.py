@@ -1,4 +1,4 @@
-"""A part that does not follow is visible everywhere: status, metrics, health, page; so is its recovery.
+"""A table or adapter that needs attention is visible everywhere: status, metrics, health, page; so is its recovery.
 
 One broker, one `venus sync`, a SQLite source; the broker's words are compared with those of `venus status`, which reads
 the databases.

@@ -216,7 +216,7 @@ class RecordStore(Protocol):
 
 
 def with_policy(known: Leadership, policy: Policy, min_in_sync: int = 0) -> Leadership:
-    """Return the record under another policy; `min_in_sync` 0 = the majority of its replicas, or one.
+    """Return the record under another policy; `min_in_sync` 0 = a majority of its replicas for CONSISTENCY, else one.
 
     Members that left last are known to be complete only as long as nothing could be acknowledged without them.
     """

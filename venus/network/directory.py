@@ -184,7 +184,7 @@ class SetDirectory:
         known = self._entries.get(one.name)
         if known is not None and known.is_hearsay and source == one.name:
             known = None  # what a set says about itself replaces what others say
-        if not self._has_name(one, known, now) or (known is not None and not _is_newer(one, source, known, now)):
+        if not self._has_name(one, known, now) or (known is not None and not _replaces_known(one, source, known, now)):
             return False
         if source:
             promoted = frozenset(name for name in one.promoted if self._homes.get(name) == one.name)
@@ -248,8 +248,11 @@ def _group_of(one: ReportedSet, role: ClientRole, business: str) -> int | None:
     return 0 if one.tier is Tier.ACCESS else 1 + (100 - one.level)
 
 
-def _is_newer(one: ReportedSet, source: str, known: _Entry, now: float) -> bool:
-    """Return whether a description replaces the known one: it is as new, and from the same source or the set itself."""
+def _replaces_known(one: ReportedSet, source: str, known: _Entry, now: float) -> bool:
+    """Return whether a description replaces the known one: it is at least as new, and its source may describe the set.
+
+    These are the source of the known one and the set itself; any source once nothing was heard for SILENT_S.
+    """
     may_speak = source in (known.source, one.name) or now - known.set.heard_at > SILENT_S
     return may_speak and one.heard_at >= known.set.heard_at
 

@@ -167,7 +167,7 @@ class BrokerSelector:
                 self._firsts = {one: self._firsts.get(one, 0) for one in sets}
                 self._sets.replace(sets, kept)
                 if not set(kept) & set(before):
-                    self._log_set_change(before)
+                    self._on_set_change(before)
             probe = self._probe
         if probe is not None:
             self.start_probing(probe)
@@ -178,7 +178,7 @@ class BrokerSelector:
             one, before = self._set_of(address), self._sets.in_use
             if one:
                 self._sets.record_failure(one)
-            self._log_set_change(before)
+            self._on_set_change(before)
 
     def has_other_set(self, addresses: Collection[str]) -> bool:
         """Return whether there is a set without any of these brokers."""
@@ -198,7 +198,7 @@ class BrokerSelector:
         with self._lock:
             before = self._sets.in_use
             self._sets.move_back(self._monotonic())
-            self._log_set_change(before)
+            self._on_set_change(before)
 
     def start_probing(self, probe: Callable[[str], bool]) -> None:
         """Probe in a thread of its own until the nearest set is in use."""
@@ -219,8 +219,8 @@ class BrokerSelector:
                     return
             time.sleep(LOOK_EVERY_S)
 
-    def _log_set_change(self, before: tuple[str, ...]) -> None:
-        """Forget the leaders when another set has come into use."""
+    def _on_set_change(self, before: tuple[str, ...]) -> None:
+        """Forget the known leaders, and log the change, if the set in use is no longer `before`."""
         now = self._sets.in_use
         if now == before:
             return

@@ -125,7 +125,7 @@ def _key_value(column: Column, form: str) -> Any:
 
 
 def _key_term(column: Column, bound: ColumnBinding, name: str, form: str, number: int) -> tuple[str, list[Any]]:
-    """Return the condition that a column has a form, and its binds. Raises UnfitValue.
+    """Return the condition that a column's value has this form, and its binds. Raises UnfitValue.
 
     The form of a column that is padded with blanks ends without them; a text of blanks alone becomes NULL then.
     """

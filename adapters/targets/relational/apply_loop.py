@@ -126,7 +126,7 @@ class ApplyLoop(TargetCircuit):
 
     @property
     def is_first_load(self) -> bool:
-        """Whether the loop follows the first read of the source."""
+        """Whether the loop belongs to a first load, which overlaps the first read of the source."""
         return self._end is not None
 
     def group_rows_max(self, configured: int) -> int:

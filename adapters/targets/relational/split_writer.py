@@ -16,7 +16,7 @@ from venus.model import TableSchema
 
 
 class StatementSplitWriter:
-    """A session that writes the rows of splits."""
+    """Writer of the rows of splits in one session, for a target without COPY."""
 
     def __init__(self, session: RowSession, statements: RowStatements) -> None:
         self.session = session

@@ -132,7 +132,7 @@ def key_texts(rows: RowChanges, layout: Layout) -> list[str]:
 
 
 def find_refused(rows: RowChanges, probe: Callable[[RowChanges], Refusal | None], limit: int) -> list[RefusedChange]:
-    """Return at most `limit` refused changes. `probe` tries to write rows, keeps them, and returns the refusal."""
+    """Return at most `limit` refused changes. `probe` keeps the rows and returns None, or returns the refusal."""
     found: list[RefusedChange] = []
     ranges = [(0, len(rows))] if len(rows) else []
     while ranges and len(found) < limit:

@@ -45,7 +45,7 @@ _TEXTUAL = frozenset({Kind.TEXT, Kind.CHAR, Kind.JSON, Kind.UUID})
 
 @dataclass(frozen=True, kw_only=True)
 class SqlitePlacedTable(RelationalPlace):
-    """A source table and its names at the target; `is_application`: the file was the application's."""
+    """A source table and its names at the target; `is_application`: in `@source`, the application's old file."""
 
     is_application: bool = False
 

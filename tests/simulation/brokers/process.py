@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.brokers.core import ProcessKilled
-from tests.simulation.process import Process
+from tests.simulation.process import ProcessHost
 
 
-class ThreadedProcess(Process):
+class ThreadedProcess(ProcessHost):
     """The process of a host whose product code waits inside calls."""
 
     def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:

@@ -247,7 +247,7 @@ class UpstreamMonitor:
             look.stop()
 
     def wake(self) -> None:
-        """Poll every set at once."""
+        """Poll every set now, without waiting for its next turn."""
         for look in self.all:
             look.wake()
 

@@ -348,7 +348,7 @@ class ContentSpace:
 
 
 def _overlapping(root: Subspace, interest: Interest) -> Iterator[Subspace]:
-    """Yield the subspaces of a group in which an interest is."""
+    """Yield the leaves below `root` that an interest overlaps."""
     waiting = [root]
     while waiting:
         found = waiting.pop()

@@ -125,7 +125,7 @@ def table_objects(table_id: int) -> Iterator[Key]:
 
 
 def owned_table() -> OracleOwnObject:
-    """Return the table that contains the record."""
+    """Return the definition of VENUS_OWNED, the table of the record."""
     return OracleOwnObject(kind="TABLE", name=TABLE, sql=statement("ownership", "table"))
 
 

@@ -115,7 +115,7 @@ def stage_range(task: StageTask) -> StageReceipt:
 
 
 class _TaskChanges:
-    """The changes of a piece in memory, whose size the limit of a micro-batch bounds."""
+    """The changes of a task in memory; the limit of a micro-batch bounds their size."""
 
     def __init__(self, task: StageTask) -> None:
         self._task = task
@@ -133,7 +133,7 @@ class _TaskChanges:
         return self._at >= self._task.end
 
     def add(self, piece: CutPiece) -> None:
-        """Add the part of an increment that lies within the piece."""
+        """Add the part of an increment that lies within the task's offsets."""
         task = self._task
         if piece.start > self._at:
             raise ProtocolError(f"increment {piece.start} does not follow offset {self._at}")
