@@ -127,6 +127,32 @@ def test_what_another_pipeline_applies_is_captured(chain: Chain, source: Postgre
     assert captured_keys(follower) == {"1", "2"}
 
 
+@pytest.fixture
+def capturer(database: str) -> Iterator[str]:
+    """Return the URL of a role that owns no table and may create triggers."""
+    url = sqlalchemy.make_url(database)
+    role = f"capturer_of_{url.database}"
+    query(database, f"CREATE ROLE {role} LOGIN; GRANT CREATE ON DATABASE {url.database} TO {role}")
+    yield url.set(username=role).render_as_string(hide_password=False)
+    query(database, f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+def test_a_role_that_cannot_make_triggers_always_fire_learns_it_before(
+    chain: Chain, database: str, capturer: str
+) -> None:
+    role = sqlalchemy.make_url(capturer).username
+    query(database, f"GRANT USAGE ON SCHEMA shop TO {role}; GRANT SELECT, TRIGGER ON shop.items TO {role}")
+    query(database, f"GRANT USAGE, CREATE ON SCHEMA venus TO {role}")
+    with closing(PostgresSource(capturer)) as source:
+        found = [f for f in source.installer.check(["shop.items"], []) if f.blocks]
+        assert [(f.where, f.message.split(":")[0]) for f in found] == [("shop.items", "belongs to another role")]
+        query(database, found[0].remedy)
+        assert not [f for f in source.installer.check(["shop.items"], []) if f.blocks]
+        follower = install(source)
+        chain.apply(chain.other, 2)
+        assert captured_keys(follower) == {"1", "2"}
+
+
 def test_changes_that_the_follower_of_a_pair_applies_are_not_captured(chain: Chain, source: PostgresSource) -> None:
     follower = install(source)
     chain.follow()

@@ -21,6 +21,8 @@ from venus.adapters.dialects.postgresql import registry
 from venus.adapters.dialects.postgresql.connection import PostgresConnection, Row
 from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
+from venus.adapters.dialects.postgresql.installation.other_pipelines import OtherPipelines, read_own_tables
+from venus.adapters.dialects.postgresql.installation.triggers import ALWAYS
 from venus.adapters.dialects.postgresql.sql import literal, qualify, quote, statement
 from venus.adapters.dialects.rows import LargeValues
 from venus.model import CHILD_TABLE, Column, Finding, Kind, TableSchema, count_phrase
@@ -201,12 +203,14 @@ def _server_findings(connection: PostgresConnection) -> Iterator[Finding]:
 
 def _privilege_findings(connection: PostgresConnection, tables: Seq[PostgresTable]) -> Iterator[Finding]:
     role = quote(connection.row("SELECT current_user::text")[0])
+    (state, *_) = OtherPipelines.read(connection, read_own_tables(connection)).trigger_states
     by_oid = {t.oid: t for t in tables}
     reported_schemas = set()
-    for oid, usage, may_read, may_trigger, filtered in connection.rows(
+    for oid, usage, may_read, may_trigger, filtered, owner, is_owner in connection.rows(
         statement("check", "privileges"), {"tables": list(by_oid)}
     ):
         table = by_oid[oid]
+        blocking = partial(Finding, where=f"{table.namespace}.{table.name}", blocks=True)
         if may_read is None:
             continue  # dropped since the snapshot
         if not usage and table.namespace not in reported_schemas:
@@ -219,18 +223,18 @@ def _privilege_findings(connection: PostgresConnection, tables: Seq[PostgresTabl
             )
         missing = [name for name, granted in (("SELECT", may_read), ("TRIGGER", may_trigger)) if not granted]
         if missing:
-            yield Finding(
-                where=f"{table.namespace}.{table.name}",
+            yield blocking(
                 message=f"{' and '.join(missing)} not granted",
                 remedy=f"GRANT {', '.join(missing)} ON {qualify(table.namespace, table.name)} TO {role};",
-                blocks=True,
+            )
+        if state == ALWAYS and not is_owner:
+            yield blocking(
+                message="belongs to another role: only its owner may make triggers ENABLE ALWAYS, as they must be here",
+                remedy=f"GRANT {owner} TO {role};",
             )
         if filtered:
-            yield Finding(
-                where=f"{table.namespace}.{table.name}",
-                message="row security would hide rows from this role",
-                remedy=f"ALTER ROLE {role} BYPASSRLS;",
-                blocks=True,
+            yield blocking(
+                message="row security would hide rows from this role", remedy=f"ALTER ROLE {role} BYPASSRLS;"
             )
 
 

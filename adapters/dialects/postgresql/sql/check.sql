@@ -16,7 +16,8 @@ SELECT current_setting('server_version_num')::int, current_setting('server_encod
 SELECT c.oid, has_schema_privilege(c.relnamespace, 'USAGE'), has_table_privilege(c.oid, 'SELECT'),
        has_table_privilege(c.oid, 'TRIGGER'),
        c.relrowsecurity AND NOT (pg_has_role(c.relowner, 'USAGE') AND NOT c.relforcerowsecurity)
-         AND NOT (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user)
+         AND NOT (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user),
+       c.relowner::regrole::text, pg_has_role(c.relowner, 'USAGE')
   FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[])
 
 -- large_values --
