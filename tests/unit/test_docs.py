@@ -101,6 +101,16 @@ def missing_files(text: str, there: set[str]) -> list[str]:
     return [name for name in _FILE.findall(text) if not any(f"/{path}".endswith(f"/{name}") for path in there)]
 
 
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if "8<" in path.read_text().replace(" ", "")], ids=str)
+def test_included_files_exist(document: Path) -> None:
+    """The site shows an include that is not written exactly so as text."""
+    lines = [line for line in document.read_text().splitlines() if "8<-" in line.replace(" ", "")]
+    for line in lines:
+        found = re.fullmatch(r'--8<-- "(.+)"', line)
+        assert found, line
+        assert (ROOT / found[1]).is_file(), line
+
+
 def test_missing_files_are_found() -> None:
     text = "see queue/reader.py, `reader.py` and lag.py; not test_*.py, <db>/cut.py or https://a.example/b.py"
 
