@@ -38,7 +38,7 @@ def crash(server: Server) -> None:
     postmaster = psutil.Process(server.pg.get_postmaster_info().pid or 0)
     os.kill(postmaster.pid, signal.SIGQUIT)
     postmaster.wait(60)
-    server.pg.start()
+    server.start()
 
 
 class Application:

@@ -45,4 +45,4 @@ def test_capture_waits_for_a_server_that_went_down_during_an_idle_session(what: 
         assert connection.is_closed
     finally:
         connection.close()
-        server.pg.start()
+        server.start()

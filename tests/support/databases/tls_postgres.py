@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import psycopg2
 
 from tests.support.ports import free_port
 from tests.support.processes.lifetimes import new_folder
@@ -82,11 +83,14 @@ def _give_to_server_user(home: Path) -> None:
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the server accepts sessions: it listens before that."""
     end = time.monotonic() + START_S
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
+            psycopg2.connect(
+                host="127.0.0.1", port=port, user="postgres", dbname="postgres", sslmode="require", connect_timeout=10
+            ).close()
+        except psycopg2.OperationalError:
             assert server.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.05)
