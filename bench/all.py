@@ -1,4 +1,4 @@
-"""The figures of the papers in one table: the paper's number, a peer's, ours, the goal, met or not.
+"""The figures of the papers in one table: the paper's number, a peer's, ours, the goal, and whether it is met.
 
     python -m bench.all [--quick] [--only V3 M2 ...] [--json] [--write]
 

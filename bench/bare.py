@@ -1,10 +1,10 @@
-"""Rate of gRPC alone for one small message at a time: an upper limit for every broker behind it.
+"""Rate of gRPC alone for one small message at a time: an upper limit for every broker that uses gRPC.
 
 `python -m bench.bare [--seconds 3] [--bytes 150]`. A server of `grpc.aio` in a process of its own answers each frame of
-a stream with one byte; durable, it appends the frame to a file and syncs that first. Nothing is decoded, checked,
-stored by key or handed to another thread. The client is the stub that VENUS's adapters use. A client without Python's
-threads of gRPC (10 in place of 22 switches a frame) takes the same CPU, and so does a Unix socket in place of TCP: what
-a frame costs is gRPC's core.
+a stream with one byte; if it is durable, it first appends the frame to a file and syncs that. Nothing is decoded,
+checked, stored by key or handed to another thread. The client is the stub that VENUS's adapters use. A client without
+gRPC's Python threads (10 thread switches a frame in place of 22) takes the same CPU, and so does a Unix socket in place
+of TCP: the cost of a frame is that of gRPC's core.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def measure_bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float =
 
 
 def fan_out(*, streams: int, nbytes: int, every_s: float, seconds: float) -> list[float]:
-    """Return how many milliseconds frames take to clients in a process of their own, each a thread and a stream."""
+    """Return the milliseconds that frames take to clients in another process, each with a thread and a stream."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     with run_server(None) as (port, _):
         arguments = (port, streams, _STAMP.pack(every_s) + str(nbytes).encode(), seconds, theirs)

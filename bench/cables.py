@@ -55,7 +55,7 @@ class _Cable:
         return near
 
     async def _connect(self, near: _End) -> None:
-        """Open the far end once the cable is connected, as TCP would try again."""
+        """Open the far end when TCP would next try, once the cable is connected."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while self.is_out:
@@ -71,8 +71,8 @@ class _Cable:
         far.drain()
 
     async def close(self) -> None:
-        """End every connection, and stop sending again."""
-        self.connected.set()  # connections that end now send nothing again
+        """End every connection, and stop retransmitting."""
+        self.connected.set()  # connections that end now retransmit nothing
         tasks = list(self.tasks)
         for task in tasks:
             task.cancel()
@@ -116,7 +116,7 @@ class _End(asyncio.Protocol):
             self._transport.abort()
 
     def _pass(self, item: bytes | None) -> None:
-        """Pass bytes on, or let TCP's retransmission do it while the cable is interrupted."""
+        """Pass bytes on; while the cable is interrupted, leave them to the simulated retransmission."""
         self._waiting.append(item)
         if self._cable.is_out and self.other is not None and not self._resending:
             self._resending = True

@@ -31,7 +31,7 @@ from venus.model import BatchNo, BatchRecord, Epoch, Sequence
 ROWS = 100_000
 STATEMENT_ROWS = 1000
 ONE_ROW_TRANSACTIONS = 150
-#: Microseconds before a commit's flush.
+#: Microseconds by which PostgreSQL delays the flush of a commit.
 SLOW_DISK_US = 1000
 COLUMNS = "id int PRIMARY KEY, name text NOT NULL, class text NOT NULL, address text NOT NULL"
 VALUES = "'student ' || i, 'class ' || i % 100, repeat('address ', 8)"

@@ -1,7 +1,8 @@
 """Cost of capture for a MariaDB application, and how fast VENUS reads: rows/s, a server of its own, nothing synced.
 
-Run it with `python -m bench.capture_mariadb [rows]`. Twin tables in turn, one of them captured; then the time from the
-application's commit until the cut is read and its local transaction is committed, beside the paper's (its hardware).
+Run it with `python -m bench.capture_mariadb [rows]`. It measures twin tables in turn, one of them captured; then
+the time from the application's commit until the cut is read and its local transaction is committed, beside the paper's
+(on its own hardware).
 """
 
 from __future__ import annotations

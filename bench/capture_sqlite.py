@@ -1,7 +1,8 @@
 """Cost of capture for a SQLite application, and how fast VENUS reads: rows/s, one process, one file in WAL mode.
 
 Run it with `python bench/capture_sqlite.py [rows]`. The first table compares the application's own rates without and
-with triggers; the second is VENUS reading a fill and a burst of changes into sections, and the lock it holds meanwhile.
+with triggers; the second has the rates at which VENUS reads a fill and a burst of changes, and how long it holds
+the lock.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def open_source(kind: str, home: Path, counts: Mapping[Shape, int]) -> Iterator[
     if kind == "sqlite":
         file = home / "source.db"
         fill_sqlite(file, counts)
-        yield SourceDatabase(kind, f"sqlite:///{file}", lambda: 0.0)  # it runs in capture's process
+        yield SourceDatabase(kind, f"sqlite:///{file}", lambda: 0.0)  # SQLite runs in capture's process
         return
     (home / "source").mkdir()
     postgres = EmbeddedPostgres(home / "source")

@@ -118,7 +118,7 @@ def fill(at: ForecastPlace, columns: int, rows: int) -> None:
             made = [
                 (row, *(_value(row, n) for n in range(columns - 1))) for row in range(first, min(first + 5_000, rows))
             ]
-            if at.kind == "postgresql":  # its executemany takes a trip for each row
+            if at.kind == "postgresql":  # psycopg2's executemany takes a round trip for each row
                 values = b", ".join(cursor.mogrify(f"({marks})", row) for row in made)
                 cursor.execute(b"INSERT INTO t VALUES " + values)
             else:

@@ -4,11 +4,11 @@
 
 One broker process. A trickle commits one row at a time and asks for health; first alone, then beside two producers
 (floods) and two readers that read the full data over and over. The capacity is measured first: the rate at which the
-floods commit at another broker as fast as they can. Then they offer twice that at a steady rate, whatever is accepted
-of it, or as much as they can with `--flat-out`. Nothing may be lost, the broker must give up details first, and its
-memory must stay bounded. The paper's clients have separate machines. Here floods and readers have one half of the
-cores; the broker, the trickle and an echo server have the other, unless `--shared-cores` is given. The latency of the
-echo at the same moments shows how much the machine alone adds.
+floods commit at another broker as fast as they can. Then they offer twice that at a steady rate, even if less is
+accepted; with `--flat-out`, as much as they can. Nothing may be lost, the broker must give up details first,
+and its memory must stay bounded. The paper's clients have separate machines. Here floods and readers have one half of
+the cores; the broker, the trickle and an echo server have the other, unless `--shared-cores` is given. The latency of
+the echo at the same moments shows how much the machine alone adds.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def run_trickle(seen: OverloadResult, trickle: Trickle, seconds: float, address:
 
 
 def count(seen: OverloadResult, sent: int, status: broker_pb2.BrokerStatus) -> None:
-    """Count the rows that have arrived; an undecided or odd batch of a flood counts as missing rows."""
+    """Count the rows that have arrived; an undecided or unexpected batch of a flood counts as missing rows."""
     for found in status.businesses:
         if found.business == "trickle":
             seen.lost += sent - found.next_offset

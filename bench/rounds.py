@@ -41,19 +41,19 @@ class Figures:
 
 
 class Sender(Protocol):
-    """Runs in a process of its own."""
+    """The sending client of a system, in a process of its own."""
 
     def prepare(self, wanted: Round) -> None:
         """Make the messages of a round."""
 
     def send(self, wanted: Round) -> None:
-        """Send them and return when the server has acknowledged every one."""
+        """Send the messages, and return when the server has acknowledged every one."""
 
     def close(self) -> None: ...
 
 
 class Receiver(Protocol):
-    """Runs in a process of its own."""
+    """The receiving client of a system, in a process of its own."""
 
     def receive(self, wanted: Round) -> None:
         """Return when every row of the round has arrived."""
@@ -76,10 +76,10 @@ class System(Protocol):
     def stop(self) -> None: ...
 
     def sender(self) -> Callable[[], Sender]:
-        """Return something that can be sent to another process and called there."""
+        """Return a factory of the sender, which can be pickled and called in another process."""
 
     def receiver(self) -> Callable[[], Receiver]:
-        """Return something that can be sent to another process and called there."""
+        """Return a factory of the receiver, which can be pickled and called in another process."""
 
     def pids(self) -> list[int]:
         """Return the server's processes."""

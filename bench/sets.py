@@ -40,14 +40,14 @@ class Sets:
                 networks.has(broker.address, offset, BUSINESS, timeout_s)
 
     def stop(self) -> None:
-        """End all, the lowest first."""
+        """End all sets, the lowest first."""
         for broker in reversed(self.brokers.values()):
             broker.stop()
 
 
 @contextmanager
 def run_sets() -> Iterator[Sets]:
-    """Yield a starter of sets. At the end of the block the sets end and their data is removed."""
+    """Yield an object that starts sets. At the end of the block the sets end and their data is removed."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         started = Sets(Path(folder))
         try:

@@ -28,7 +28,7 @@ class Shape:
         return f"INSERT INTO {self.name} {self.rows(first, last, version)}"
 
     def update(self, first: int, last: int, version: int) -> str:
-        """Return the statement that updates them to another version."""
+        """Return the statement that updates the rows of these numbers to another version."""
         others = ", ".join(f"{name} = ({expression})::{type_}" for name, type_, expression in self.columns[1:])
         return (
             f"UPDATE {self.name} SET {others} FROM generate_series({first}, {last}) g, (VALUES ({version})) w (v) "

@@ -137,7 +137,7 @@ class SparkSyncBench:
         return self.wait_for_mark() - began
 
     def staging(self, text: bytes) -> float:
-        """COPY ready text into a staging table and merge it into a table that has had every burst before."""
+        """COPY ready text into a staging table and merge it into a table that has every earlier burst already."""
         columns, sets = ", ".join(NAMES), ", ".join(f"{n} = excluded.{n}" for n in NAMES[1:])
         self.target.execute("CHECKPOINT")
         began = time.monotonic()

@@ -3,10 +3,10 @@
 *Light* subscribers share connections, because a machine has no room for ten thousand. They may use a client that costs
 less than gRPC's (`bench.light`).
 
-Each checks the seal, reads every increment, returns its credit and acknowledges, like `venus.rpc.subscriber`; a
-thousand of the product's subscribers, which are threads, would measure the client. A frame with the same bytes as one
-that another subscriber of the process has read is compared, not read again: in production subscribers have separate
-machines.
+Each subscriber checks the seal, reads every increment, returns its credit and acknowledges, like
+`venus.rpc.subscriber`; a thousand of those, which are threads, would measure the client instead of the broker. A frame
+with the same bytes as one that another subscriber of the process has read is compared, not read again: in production
+subscribers have separate machines.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def _watch(
     addresses: Sequence[str], count: int, name: str, offset: int, credit: int, on_one: int, orders: Connection
 ) -> None:
     """Run the subscribers of one process: open streams on order, then report arrivals below offsets."""
-    orders.send(None)  # up, which takes a second
+    orders.send(None)  # the process is up, which takes a second
     await asyncio.to_thread(orders.recv)
     seen = _Progress([offset] * count, [[] for _ in range(count)], [[] for _ in range(count)])
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
@@ -183,7 +183,7 @@ class Subscribers:
         self._orders.send(None)
 
     def wait_until_open(self) -> None:
-        """Wait until the brokers have answered all of them."""
+        """Wait until the brokers have answered every stream."""
         self._answer()
 
     def ask(self, offsets: Sequence[int]) -> None:
@@ -205,7 +205,7 @@ class Subscribers:
         return found
 
     def close(self) -> None:
-        """End them."""
+        """End the subscribers."""
         with suppress(OSError):
             self._orders.send(None)
         self._process.join(30)

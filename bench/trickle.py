@@ -29,7 +29,7 @@ from bench import stages
 from bench.processes import EmbeddedPostgres, VenusProcesses
 from bench.usage import Usage, read_usage, usage_between
 
-#: One session commits at most about this often.
+#: A session commits at most about this many transactions a second.
 SESSION_TX_PER_S = 250
 #: Seconds before a run is measured.
 WARM_UP_S = 1.0
@@ -39,7 +39,7 @@ GOAL_FAST_P99_MS = 50.0
 GOAL_IDLE_CORE = 0.01
 #: The captured table, the one under logical replication, the one without either.
 VENUS, PEER, PLAIN = "tick", "peer", "plain"
-#: Parts whose usage is counted; the triggers' is the application's usage minus that for an uncaptured table.
+#: Parts whose usage is counted; the triggers' usage is the application's minus that for an uncaptured table.
 PARTS = ("source backend", "capture", "broker", "apply", "target backend")
 TRIGGERS = "triggers (application's backend, beside an uncaptured table)"
 
@@ -52,7 +52,7 @@ class MeasuredRun:
     latencies: list[float]
     used: Mapping[str, Usage]
     seconds: float
-    #: Number of cuts that carried them: on a slow machine a cut has several transactions.
+    #: Number of cuts that carried the transactions: on a slow machine a cut has several transactions.
     cuts: int
 
     def percentile(self, part: float) -> float:
@@ -129,7 +129,7 @@ class TrickleBench:
             self.source.execute(f"CREATE TABLE {table} (id integer PRIMARY KEY, v text)")
         for n in range(tables):
             self.source.execute(f"CREATE TABLE idle_{n} (id integer PRIMARY KEY, v text)")
-        # its apply worker copies the source's commit timestamp to the target's commit
+        # logical replication's apply worker copies the source's commit timestamp to the target's commit
         self.target.execute(
             f"CREATE TABLE {PEER} (id integer PRIMARY KEY, v text, at timestamptz DEFAULT clock_timestamp())"
         )

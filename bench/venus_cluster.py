@@ -161,7 +161,7 @@ class Writer:
         last, end = self.committed + batches, time.monotonic() + WAIT_S
         while self.committed < last:
             try:
-                producer = self._connect()  # which learns what is committed
+                producer = self._connect()  # connecting finds out what is committed
                 if self.committed < last:
                     self._stream(producer, last - self.committed, rows)
             except VenusError:

@@ -12,7 +12,7 @@ from bench.venus_transmission import VenusReceiver, VenusSender
 
 
 class VenusReplicated:
-    """Three brokers; done when the leader's full data has everything too."""
+    """Three brokers; a round is done when the leader's full data has everything too."""
 
     name = "VENUS, 3 replicas"
     rows_max = 500_000

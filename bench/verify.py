@@ -65,7 +65,7 @@ class VerifyBench:
         return [n * step + 7 for n in range(PLANTED)]
 
     def plant(self) -> None:
-        """Change rows of the target and, past the triggers, of the source."""
+        """Change rows of the target, and of the source without firing its triggers."""
         keys = self.select_planted_keys()
         self.source.execute("SET session_replication_role = replica")
         for n, key in enumerate(keys):

@@ -100,7 +100,7 @@ def _statements(connection: sa.Connection, side: Side, schema: str | None, direc
     own = [revision for revision in revisions if _is_of_side(revision, side)]
     _check_known(own, side)
     if direction == "upgrade":
-        if own == [newest_revision(side)]:  # the usual case; alembic takes 0.25 s to find out
+        if own == [newest_revision(side)]:  # the usual case; alembic would take 0.25 s to find that out
             return []
         # Where alembic starts; the other side's revision only shows that the version table exists.
         start = (own or revisions or ["base"])[0]
@@ -135,7 +135,7 @@ def _render(connection: sa.Connection, schema: str | None, span: str, direction:
 def _alembic() -> tuple[Any, Any]:
     """Import alembic late: it takes as long as all other imports of `venus status`, and few commands need it.
 
-    Most of that time is a code highlighter for error pages about its templates, which only create revisions.
+    Most of that time is the import of a code highlighter, for errors in templates that only create revisions.
     """
     hidden = "mako.ext.pygmentplugin"
     spared = hidden not in sys.modules

@@ -150,7 +150,7 @@ def open_session(settings: Settings, *, app: str = "venus") -> Iterator[SparkSes
     require_spark(settings)
     from pyspark.sql import SparkSession
 
-    for noisy in ("SQLQueryContextLogger", "py4j"):  # its loggers print whole stack traces as JSON
+    for noisy in ("SQLQueryContextLogger", "py4j"):  # PySpark's loggers print whole stack traces as JSON
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     if (active := SparkSession.getActiveSession()) is not None:
         yield active
@@ -175,7 +175,7 @@ def open_context(settings: Settings, *, app: str = "venus") -> Iterator[SparkCon
 
 
 def _remote_session(settings: Settings) -> Iterator[SparkSession]:
-    """Use a Spark Connect server."""
+    """Yield a session of a Spark Connect server."""
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
     address = settings.spark.remote

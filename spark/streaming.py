@@ -117,7 +117,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return {"offset": FULL, "epoch": 0}
             named = {"earliest": status.log_start, "latest": status.next_offset}
             offset = named[options.starting] if options.starting in named else int(options.starting)
-            if options.group:  # from here the broker keeps new increments
+            if options.group:  # from this moment on the broker keeps new increments
                 if options.starting == "earliest":
                     offset = self._begin_at_earliest(offset)
                 else:

@@ -164,7 +164,7 @@ class Unavailable(VenusError):
 
     retryable = True
     exit_code = 75
-    #: Whether the peer itself reported it: it runs, and it can be reached.
+    #: Whether the peer itself reported this; then it runs and can be reached.
     said_by_peer = False
 
 

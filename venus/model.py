@@ -26,7 +26,7 @@ FULL = Offset(-1)
 NAME_CHARS_MAX = 128
 ADDRESS_CHARS_MAX = 300
 PORT_MAX = 65535
-#: The waiting rows of a log are counted to this number: a longer count would read the log of a long stop each time.
+#: Waiting rows of a log table are counted up to this number: after a long stop, each full count would read many rows.
 LOG_ROWS_COUNTED_MAX = 100_000
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/,]+):(\d{1,5})")
 
@@ -98,8 +98,9 @@ class Index:
 class ForeignKey:
     """A reference to another table.
 
-    The source has executed its actions already, so while VENUS applies changes they must not run a second time. They
-    are transported for the cutover, when the application writes to the target (`venus cutover`). Empty = NO ACTION.
+    The source has executed its actions already, so they must not run again while VENUS applies changes. They are
+    transported for the cutover, when the application writes to the target (`venus cutover`). An empty action is NO
+    ACTION.
     """
 
     name: str
@@ -142,11 +143,11 @@ class OwnType:
     checks: tuple[Check, ...] = ()  # about VALUE
 
 
-#: The kind of `LeftOut` for a child table: one for each table that inherits from this one, by name in SQL's spelling.
+#: `LeftOut.what` of a child table, one that inherits from this table; its name in SQL is the `definition`.
 CHILD_TABLE = "heir"
-#: The kind for a column that a broker set above masks or drops (venus/masking/border.py).
+#: `LeftOut.what` of a column that a broker set above masks or drops (venus/masking/border.py).
 MASKED = "masked column"
-#: The reason for an index that is being built, such as by REINDEX CONCURRENTLY: it comes and disappears by itself.
+#: `LeftOut.reason` of an index that is still being built, such as by REINDEX CONCURRENTLY; the entry is temporary.
 UNFINISHED = "it is not valid at the source either"
 
 
@@ -195,7 +196,7 @@ class TableSchema:
 
     @property
     def identity(self) -> tuple[tuple[str, int], ...]:
-        """The identity of its rows: the key columns with their numbers. A column created again has another number."""
+        """The identity of its rows: the key columns with their numbers. A recreated column gets a new number."""
         numbers = {c.name: c.number for c in self.columns}
         return tuple((name, numbers[name]) for name in self.key)
 
@@ -229,7 +230,7 @@ class ChangeKind(IntEnum):
 
 
 class Verdict(IntEnum):
-    """The verdict of a producer, a review's answer or an operator on a half message."""
+    """A verdict on a half message: of its producer, also in answer to a review, or of an operator."""
 
     UNKNOWN = 0
     COMMIT = 1
@@ -238,7 +239,7 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
-    """A row of the source's batch table: the local transaction that makes a half message decidable."""
+    """A row of the source's batch table: it exists if and only if the batch's local transaction has committed."""
 
     batch_no: BatchNo
     epoch: Epoch
@@ -253,10 +254,10 @@ class SourceIdentity:
 
     recorded: Mapping[str, str]  # empty before the first capture
     present: Mapping[str, str]
-    #: Groups of facts, the best first; the first group that both sides know decides. If its facts differ, the databases
-    #: do.
+    #: Groups of facts, the best first; the first group that both sides know decides. If its facts differ, so do
+    #: the databases.
     decisive: Seq[Seq[str]]
-    #: Facts that a copy changes, and a legitimate fail-over as well.
+    #: Facts that differ in a copy, but also after a legitimate fail-over.
     doubtful: Seq[str] = ()
 
 
@@ -297,5 +298,5 @@ def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:
 
 
 def count_phrase(count: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: "1 table", "2 tables"; `plural` if it is not formed by an s."""
+    """Return a number with its noun: "1 table", "2 tables"; `plural` is for nouns that do not just add an s."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"

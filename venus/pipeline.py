@@ -12,7 +12,7 @@ output, install no signal handlers, and change neither umask nor limits of the p
 configuration begin at the working directory, as for commands. Errors are those of venus.errors, without passwords.
 
 Large work starts processes, as `multiprocessing` does with "spawn": a load or a comparison from 50,000 rows on. A
-script therefore begins in `if __name__ == "__main__":`; `[apply] load_workers = 1` needs fewer processes.
+script therefore needs `if __name__ == "__main__":`; `[apply] load_workers = 1` needs fewer processes.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: How often `until` is called, and how often the progress of a load is passed on.
+#: Seconds between two calls of `until`, and between two events about the progress of a load.
 LOOK_S, PROGRESS_S = 0.1, 5.0
 CAPTURE = "capture"
-#: A comparison keeps its sessions in a global of its module, because worker processes do.
+#: One comparison at a time: it keeps its sessions in a global of its module, as its worker processes must.
 _one_comparison = threading.Lock()
 
 
@@ -145,9 +145,9 @@ class Pipeline:
                 return install_chosen_tables(source, settings, find_refused_tables(source, settings))
 
     def migrate(self, target: str = "", *, engine: str = "auto", empty_meanwhile: bool = False) -> MigrationReport:
-        """Create the tables of a target and load all rows; of a target that is loaded already, do nothing.
+        """Create the tables of a target and load all rows; do nothing if the target is loaded already.
 
-        `target` may be left out if there is only one. `empty_meanwhile` loads a loaded target again.
+        `target` may be left out if there is only one. `empty_meanwhile` empties a loaded target and loads it again.
         """
         from venus.adapters.targets.registry import open_target
         from venus.cli.load import choose_engine, fill_and_load
@@ -161,8 +161,8 @@ class Pipeline:
     def run(self, *, for_s: float | None = None, until: Callable[[], object] | None = None) -> RunReport:
         """Capture changes and apply them to all targets until a time has passed, `until` is true, or `stop` is called.
 
-        Loads a target that was never loaded. Waits out what passes by itself, such as a database that restarts. Raises
-        the error of capture or of a target that has ended for another reason. This thread calls `until`.
+        Loads a target that was never loaded. Waits out temporary errors, such as a database that restarts. Raises the
+        error of capture or of a target that has ended for another reason. `until` is called in this thread.
         """
         if for_s is not None and not for_s >= 0:
             raise ConfigError(f"for_s is {for_s}: it should be a number of seconds", hint="None runs until `stop`")
@@ -262,7 +262,7 @@ class Pipeline:
                     self._broker = None
 
     def _on_fatal(self, error: BaseException) -> None:
-        """End the run with the error of the own broker, which works no more."""
+        """End the run with the error that has stopped the own broker."""
         logger.critical("broker: %s", self._redact(str(error) or type(error).__name__))
         run = self._current
         if run is not None:

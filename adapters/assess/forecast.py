@@ -16,8 +16,8 @@ from venus.adapters.dialects.survey_contract import LogRates, ReadingPace, Table
 _HOUR_S = 3600.0
 _KIB = 1024.0
 
-#: Seconds to start processes, read dictionaries, make the first and the last cut; then seconds for the statements of a
-#: table.
+#: Seconds to start processes, to read dictionaries, and for the first and the last cut; and seconds per table, for its
+#: statements.
 FIXED_S = 2.5
 TABLE_S = 0.006
 #: Time to write a row and its key to a PostgreSQL target: for the row, for each value, for each KiB.

@@ -381,7 +381,7 @@ def watch_changes(
 
 
 def assess(settings: Settings, source: Source, *, count_rows: bool, version: str, taken_at: str) -> Assessment:
-    """Assess a source; VENUS need not be installed there."""
+    """Assess a source, also one without an installation of VENUS."""
     include, exclude = settings.source.tables, settings.source.exclude
     schemas = source.dictionary.read_tables(include, exclude)
     findings = [*source.installer.check(include, exclude), *source.installer.find_large_rows(include, exclude)]

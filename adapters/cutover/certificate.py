@@ -238,7 +238,7 @@ def choose_left_out(uncaptured: Iterable[UncapturedTable], names: Sequence[str])
 def find_uncaptured_blocks(
     uncaptured: Iterable[UncapturedTable], left_out: Iterable[UncapturedTable]
 ) -> list[CutoverObstacle]:
-    """Return a block for each table that is neither captured nor left out."""
+    """Return an obstacle for each table that is neither captured nor left out."""
     names = {table.name for table in left_out}
     return [_to_obstacle(table) for table in uncaptured if table.name not in names]
 

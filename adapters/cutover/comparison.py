@@ -29,17 +29,17 @@ from venus.wire import broker_pb2
 
 _CHUNK_ROWS = 20_000
 _CHUNK_BYTES = 4 << 20
-#: How often to retry a snapshot of the source in which changes still wait.
+#: How many times to retry a snapshot of the source in which changes still wait.
 _QUIET_TRIES = 100
 _QUIET_PAUSE_S = 0.1
-#: How often to compare again after a change of a table at the source.
+#: How many times to compare again after a change of a table at the source.
 _SCHEMA_TRIES = 3
 
 Progress = Callable[[str, int], None]
 
 
 class NotAtRest(Unavailable):
-    """The source is not at rest: changes wait there, or its tables change."""
+    """The source is not at rest: its logs have changes, or its tables are altered."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAUSE_S = 0.2
-#: How often a step is repeated after deadlocks, regardless of the time limit.
+#: How many times a step is repeated after deadlocks, regardless of the time limit.
 DEADLOCKS_MAX = 5
 
 

@@ -172,7 +172,7 @@ def find_blocks(readiness: Readiness) -> list[CutoverObstacle]:
 
 
 def _released_obstacle(readiness: Readiness, name: str) -> CutoverObstacle:
-    """Return the block of a table that is not captured any more: its content at the target cannot be proved."""
+    """Return the obstacle of a table that is no longer captured: its content at the target cannot be proved."""
     dropped = "drop it at the target, if it is not needed there"
     if name in readiness.gone:
         return CutoverObstacle(what=f"{name} was dropped at the source and is still at the target", remedy=dropped)
@@ -206,7 +206,7 @@ def _table_obstacle(table: TargetTable, at: str) -> CutoverObstacle | None:
 
 
 def find_alarms(readiness: Readiness, *, passing: bool) -> list[CutoverObstacle]:
-    """Return the broker's alarms; `passing`: those that may end by themselves, such as a lag, else the others. Pure."""
+    """Return the broker's alarms: if `passing`, those that may end by themselves (a lag), else the others. Pure."""
     return [
         CutoverObstacle(what=f"broker: {alarm}", remedy="venus status")
         for alarm in readiness.alarms

@@ -399,7 +399,7 @@ class _Cutover:
         return self._switch.reopen_on_failure(self._session)
 
     def complete(self) -> None:
-        """Let the former owner follow, if there is a way back and it does not follow yet."""
+        """Let the application's former database follow, if there is a way back and it does not follow yet."""
         if self._switch is not None:
             self._switch.complete()
 

@@ -38,7 +38,7 @@ from venus.rpc.address import broker_address
 from venus.rpc.admin import AdminClient
 from venus.rpc.nearest_subscriber import open_subscriber
 
-#: How often to retry the take-over from a capture that starts again at the same time.
+#: How many times to retry the take-over from a capture that starts again at the same time.
 _TRIES = 5
 _PAUSE_S = 0.2
 _DECIDE_TIMEOUT_S = 30.0
@@ -58,7 +58,7 @@ def advise(advice: str) -> Iterator[None]:
 
 
 class Switch:
-    """A switch to database `name` of the pair, which follows when the switch begins."""
+    """A switch to the follower, database `name` of the pair, from the owner: the application's database until then."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class Switch:
         self.follower.tidy()
 
     def _attach(self, start: FollowStart) -> None:
-        """Register the former owner at the broker, so that the queue is kept for it; forget the new one's group."""
+        """Register the former owner at the broker, so that the queue is kept for it; forget the new owner's group."""
         business = self._settings.business.name
         back = self._pair.settings_to(self.owner.name)
         group = f"{business}/{self.owner.name}"

@@ -27,7 +27,7 @@ def _accept_any_width(_: LogicalType, __: LogicalType) -> bool:
 
 
 def _are_whole_numbers(before: LogicalType, now: LogicalType) -> bool:
-    """Whether both are whole numbers; a decimal without a precision keeps the digits of each value."""
+    """Whether both types have whole numbers only; a decimal without a precision keeps the digits of each value."""
     return all(t.kind is Kind.INT or (t.precision > 0 and t.scale == 0) for t in (before, now))
 
 
@@ -52,7 +52,7 @@ def _has_same_length(before: LogicalType, now: LogicalType) -> bool:
 
 
 def _has_same_name(before: LogicalType, now: LogicalType) -> bool:
-    """Whether the names are equal apart from their width. Bits of a fixed width are padded with zeros."""
+    """Whether the names of the types are equal apart from the width. Bits of a fixed width are padded with zeros."""
     fixed = before.name.startswith("bit") and not before.name.startswith("bit varying")
     return not fixed and _WIDTH.sub("", before.name) == _WIDTH.sub("", now.name)
 

@@ -31,7 +31,7 @@ class Patterns:
         self._wild = re.compile(wild) if wild else None
 
     def match(self, *names: str) -> bool:
-        """Whether one of the patterns matches one of the names of a table."""
+        """Whether any of the patterns matches any of a table's names."""
         if not self._plain.isdisjoint(names):
             return True
         return self._wild is not None and any(map(self._wild.match, names))

@@ -22,17 +22,17 @@ from venus.rpc.conditions import COMPARED
 
 
 class SchemaChanged(SourceError):
-    """A captured table no longer matches the registry: refresh the schemas, then open the cut again."""
+    """A captured table no longer matches the registry. The caller refreshes the schemas, then opens the cut again."""
 
     retryable = True
 
 
 class SnapshotLost(DatabaseUnavailable):
-    """The snapshot can no longer be read: roll the cut back and open another, which the dialect makes smaller."""
+    """The snapshot can no longer be read. The caller rolls the cut back and opens another, smaller one."""
 
 
 class TableHalted(SourceError):
-    """A row of a captured table cannot be carried: roll the cut back, `halt` the table, open the cut again."""
+    """A row of a captured table cannot be carried. The caller rolls back, halts the table, opens the cut again."""
 
     def __init__(self, table: TableSchema, why: str, *, hint: str = "") -> None:
         super().__init__(
@@ -206,7 +206,7 @@ class Cut(Protocol):
 
         Returns only changes (no markers), together about within the limits, each section within `bytes_max`. The caller
         has consumed the sections before. The fill ends at the greatest key that its first snapshot showed
-        (rows.py): rows behind that key are in the log. Raises TableHalted, as `read_sections` does.
+        (rows.py): rows after that key are in the log. Raises TableHalted, as `read_sections` does.
         """
 
     def commit(
@@ -340,7 +340,7 @@ class SourceRegistry(Protocol):
         return
 
     def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-        """Return those of the batches that are in the batch table; the adapter answers a review with them.
+        """Return the batches with these numbers that the batch table has; the adapter answers reviews from them.
 
         Waits for a local transaction that is committing, so that the absence of a batch of an older epoch is final.
         """
@@ -367,7 +367,7 @@ class SourceCapture(Protocol):
         """Wait for a second at most until there may be something to capture, checking every `pause_s`.
 
         The caller has nothing else to do for `rest_s`. A source may wait within the next `open_cut` instead. Return
-        False if it does not wait because it cannot, or cannot now.
+        False if it cannot wait at all, or cannot wait now.
         """
         return False
 

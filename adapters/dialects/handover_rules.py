@@ -43,7 +43,7 @@ def registered_version(known: TableSchema, here: TableSchema) -> TableSchema:
 
 
 def _describer(schema: TableSchema) -> tuple[str, str, str]:
-    """Return the rest of a description beside its fingerprint: the broker accepts only one for each version."""
+    """Return what a fingerprint does not cover of a description: the broker accepts one for each version."""
     return schema.source_dialect, schema.namespace, schema.name
 
 
@@ -98,7 +98,7 @@ def can_exchange_values(one: LogicalType, other: LogicalType, *, is_other_kind: 
 
 
 def version_to_follow(at_cut: TableSchema, present: TableSchema | None) -> TableSchema:
-    """Return the version from which a former owner follows, in the new owner's names, which `at_cut` has. Pure.
+    """Return the version from which a former owner follows. It has the new owner's names, as `at_cut` has. Pure.
 
     The new owner describes its tables in its own way. That is no change, so the tables here need no statement for it. A
     change of columns since the cut arrives in its place among the rows.

@@ -130,7 +130,7 @@ class ScratchSchema(Place, Protocol):
     pieces: frozenset[str]
 
     def script(self) -> str:
-        """Return the few lines with which a DBA creates such a schema."""
+        """Return the few lines with which a DBA creates the scratch schema."""
         ...
 
     def removal(self) -> str:

@@ -200,7 +200,7 @@ class HaltTracker:
         return TableHalted(schema, str(why), hint=hint)
 
     def may_retry(self, table_id: int, log_version: int) -> bool:
-        """Whether to try a halted table again: it was written to since, or an earlier process halted it."""
+        """Whether to try a halted table again: if it was written to since, or an earlier process halted it."""
         known = self._known.get(table_id)
         return known is None or (known.log_version != log_version and self._monotonic() >= known.not_before)
 
@@ -265,7 +265,7 @@ def confirm_identity(source_registry: SourceRegistry, *, moved: bool = False) ->
 
 
 class SourceRestored(DatabaseUnavailable):
-    """The source was restored to a backup: start a new session, which reads everything again."""
+    """The source was restored from a backup. The caller starts a new session, which reads everything again."""
 
 
 class RestoreGuard:

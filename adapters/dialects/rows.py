@@ -42,8 +42,8 @@ _SECTION_OVERHEAD = 32
 class FillCursor:
     """The cursor of a fill: the last key that was read, and the key at which the fill ends, as JSON of the dialect.
 
-    The end is the greatest key that the first chunk's snapshot shows. The log contains all rows that are later written
-    behind that key, so the fill skips them. Otherwise it would never end where the application appends faster than
+    The end is the greatest key that the first chunk's snapshot shows. Rows after that key were written later and
+    are in the log, so the fill skips them. Otherwise it would never end where the application appends faster than
     chunks are read.
     """
 

@@ -1,7 +1,7 @@
 """The survey of a source for `venus assess`: the database's own figures and a small sample of the rows.
 
-Each dialect has a module `survey` with `survey(settings, asked)`. It opens its own session and only reads. A figure
-that the database does not know is None, and `unknown` names it; VENUS never invents a figure.
+The module `source` of each dialect has a function `survey`, which opens its own session and only reads. A figure that
+the database does not know is None, and `unknown` names it; VENUS never invents a figure.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TableSize:
 
     @property
     def qualified_name(self) -> str:
-        """The name people use: namespace.table."""
+        """The table's name in messages to people: namespace.table."""
         return f"{self.namespace}.{self.name}"
 
 

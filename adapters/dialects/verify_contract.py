@@ -1,7 +1,7 @@
-"""The contract of verification: bucket checksums, the rows behind them, and the keys that still wait in the log.
+"""The contract of verification: bucket checksums, the rows in a bucket, and the keys that still wait in the log.
 
 Optional: a dialect that supports it has a module `verify` with `open_reader(settings)`. A reader holds one snapshot at
-a time, between `begin` and `end`. The method is common (data-diff, Veridata): databases compute checksums where the
+a time, between `begin` and `end`. Other tools do the same (data-diff, Veridata): databases compute checksums where the
 rows are, and only differing buckets are examined. The checksum of a row is 60 bits of a digest over one text per
 column, the *form* of the value. Every dialect writes the forms that `style_of` prescribes; forms are written here where
 the database does not compute them. Calibration detects columns whose forms differ; those are compared row by row
@@ -64,7 +64,7 @@ def style_of(logical: LogicalType) -> FormStyle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One table to compare; the same for both sides."""
+    """One table to compare, described alike for both sides."""
 
     schema: TableSchema
     where: str = ""  # a condition in SQL that both databases accept

@@ -27,7 +27,7 @@ def masks_keys(schemas: Iterable[TableSchema]) -> bool:
 
 
 def mask_splits(snapshot: broker_pb2.Snapshot, schemas: Iterable[TableSchema]) -> broker_pb2.Snapshot:
-    """Return a snapshot as a target may store it: if a key is masked, without splits, because these contain keys."""
+    """Return a snapshot as a target may store it: without its splits if a key is masked, as splits contain keys."""
     if not masks_keys(schemas):
         return snapshot
     kept = broker_pb2.Snapshot.FromString(snapshot.SerializeToString())
@@ -80,8 +80,8 @@ class TargetColumns:
     ) -> TableSchema:
         """Return a version from the broker as the target gets it; `received`: all versions that the target has.
 
-        `others` arrive together with it. A new table that a rule does not fit, or whose predicate may have been meant
-        for another table, gets the reason instead (`reason_to_halt`).
+        `others` arrive together with it. If a rule does not fit a new table, or its predicate may have been
+        meant for another table, the returned version has a reason to halt in place of rules (`reason_to_halt`).
         """
         if self.rules.is_empty and not self._where:
             return schema
@@ -105,7 +105,7 @@ class TargetColumns:
         return project_schema(after, columns)
 
     def project_as(self, before: TableSchema, columns: TableColumns, schema: TableSchema) -> TableSchema:
-        """Return another version of a table by these rules for `before`, the newest received version."""
+        """Return another version of a table by the rules `columns` for `before`, the newest received version."""
         return project_schema(schema, self.rules.follow(source_of(before), columns, schema))
 
     def configure(

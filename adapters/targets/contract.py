@@ -66,7 +66,7 @@ class TargetCapabilities:
 
     #: The kind in messages: "a PostgreSQL database".
     kind: str
-    pauses_tables: bool = False  # otherwise it can only be paused as a whole
+    pauses_tables: bool = False  # single tables can be paused; otherwise only the whole target
     quarantines: bool = False  # it may refuse a row: then that row or its table waits, and other tables continue
     prints_ddl: bool = False  # it can show beforehand what a load would create
     loads_by_runner: bool = False  # the tasks of a load may run elsewhere, on Spark
@@ -76,7 +76,7 @@ class TargetCapabilities:
     filters: bool = False  # its tables may have predicates: [targets.NAME.where]
     masks: bool = False  # its columns may be masked, dropped and renamed: [targets.NAME.columns]
     cuts_over: bool = False  # it can become the application's own database
-    falls_back: bool = False  # after that, the source can follow it, if it is of this kind as well
+    falls_back: bool = False  # after a cut-over, the old source can follow it, if both are of one kind
 
 
 #: Message for a target that lacks a capability, after "target NAME is KIND: ".
@@ -168,7 +168,7 @@ class FollowReport:
     offset: int
     rows: int  # applied by this process
     transactions: int
-    error: str = ""  # the transient error whose end it waits for
+    error: str = ""  # the transient error that the loop waits out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,7 @@ class SideOpening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowStart:
-    """The position and the tables at the cut, from which the former owner follows."""
+    """The position and the tables at the cut from which the application's former database follows."""
 
     offset: int
     epoch: int
@@ -155,7 +155,7 @@ class ColumnLimits:
     #: The first and last instant, as texts that order like the instants; empty = none.
     earliest: str = ""
     latest: str = ""
-    #: Those of NaN, infinity and BC that the type accepts although they are outside the range.
+    #: Which of NaN, infinity and BC the type accepts although they are outside the range.
     specials: frozenset[str] = frozenset()
     required: bool = False
     #: Whether '' becomes NULL.
@@ -164,7 +164,7 @@ class ColumnLimits:
     checks: tuple[str, ...] = ()
 
 
-#: By table, as the source calls it, and column.
+#: The limits of each column, by (name of the table at the source, name of the column).
 SideLimits = Mapping[tuple[str, str], ColumnLimits]
 
 
@@ -183,7 +183,7 @@ class FallBackSide(Protocol):
     name: str
 
     def read(self) -> SideRecord | None:
-        """Return the record; None if there is none."""
+        """Return this database's record of its role; None if it has no record."""
         ...
 
     def find_obstacles(self, tables: Seq[TableSchema]) -> list[CutoverObstacle]:
@@ -319,7 +319,7 @@ class CutoverTarget(Protocol):
         ...
 
     def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
-        """Continue the target's counters behind its rows and behind the source's counters.
+        """Set the target's counters to continue after its rows' numbers and after the source's counters.
 
         Raises Refused if a counter cannot continue there.
         """

@@ -1,8 +1,8 @@
 """State machine of a switch between two databases that replicate to each other, as a table. Pure.
 
-At any moment one database is the application's, and the other one follows. A switch hands the application from one to
-the other. Each database has one record of its state, and each step changes one record together with its effects in one
-transaction, so an interrupted switch continues at the step that the two records name:
+At any moment one database is the application's (the owner), and the other one follows it (the follower). A switch hands
+the application from one to the other. Each database has one record of its state. Each step changes one record together
+with its effects in one transaction, so an interrupted switch continues at the step that the two records name:
 
     step     record that it changes   from       to
     PREPARE  the follower's           (none)     FOLLOWING   it rejects writes of the application
@@ -11,7 +11,7 @@ transaction, so an interrupted switch continues at the step that the two records
     OPEN     the follower's           FOLLOWING  OPEN        it has applied that position, captures, and accepts writes
     FOLLOW   the former owner's       STOPPED    FOLLOWING   it applies from that position on
 
-A database accepts writes only in OPEN. The former owner leaves OPEN before the new one enters it, so the two never
+A database accepts writes only in OPEN. The former owner leaves OPEN before the new owner enters it, so the two never
 accept writes at the same time. The number of the switch distinguishes a database that was restored from a backup: its
 record is older than the other one's.
 """

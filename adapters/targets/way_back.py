@@ -4,8 +4,8 @@ Each database describes which values its columns can hold (`ColumnLimits`). A ru
 both databases: a value that only the new one accepts could not come back. The assessment of a source, the rehearsal of
 a cut-over and its certificate use the same rules, so a user reads the same lines at every step.
 
-After the cut-over such a row waits in quarantine, and the other rows and tables follow. A loss blocks the cut-over only
-if no row could wait for it, such as a column that the old database does not have.
+After the cut-over such a row waits in quarantine, and the other rows and tables follow. A loss prevents the cut-over
+only if it cannot be left to single rows that wait: for example, if the old database lacks a column.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _compare_columns(table: TableSchema, old: SideLimits, new: SideLimits) -> It
 
 
 def _find_left_out(table: TableSchema) -> Iterator[WayBackLoss]:
-    """Yield the columns that are not captured: a row that comes back may replace one with a value in them."""
+    """Yield the columns that are not captured: a row that comes back may replace a row that has a value there."""
     for left in table.left_out:
         if left.what == "column":
             yield WayBackLoss(

@@ -27,7 +27,7 @@ class TargetCircuit:
     def __init__(self, target: str) -> None:
         self.breaker = Breaker(errors_max=5, wait_first_s=0.1, wait_max_s=10.0, classes=SLOW_CLASSES)
         self._target = target
-        #: Whether this process has ever had both connections open.
+        #: Whether this process has ever had its connections to broker and target open.
         self.has_worked = False
         self._said = ""
         self._said_at = 0.0
@@ -90,7 +90,7 @@ class TargetCircuit:
         )
 
     def record_session(self) -> None:
-        """Record that both connections are open; a later error counts as a new one."""
+        """Record that the connections to broker and target are open; a later error counts as a new one."""
         self.has_worked, self._said = True, ""
 
 

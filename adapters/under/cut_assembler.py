@@ -215,7 +215,7 @@ class CutAssembler:
             self._cuts[-1].closed = True
 
     def take_group(self, rows_max: int, *, end_max: int | None = None) -> list[DeliveredCut]:
-        """Take complete cuts up to `rows_max` rows and the limit of bytes, at least one if there is one.
+        """Take complete cuts up to `rows_max` rows and the limit of bytes, but at least one if any is complete.
 
         No cut that is taken ends beyond `end_max`.
         """

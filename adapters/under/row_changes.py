@@ -234,7 +234,7 @@ def hash_keys(keys: PackedBytes) -> npt.NDArray[np.uint64]:
 
 
 class MergeWhole(Exception):
-    """The target refused a piece of a cut, perhaps only because other pieces were missing: merge the cut as a whole."""
+    """The target refused a piece of a cut, perhaps only because others were missing: the whole cut is to be merged."""
 
     def __init__(self, table_id: int) -> None:
         super().__init__(table_id)
@@ -253,7 +253,7 @@ class PendingChanges:
     only_new: bool = True
     #: Whether keys still wait for their deletion, which must happen before a new row is written.
     has_waiting_deletes: bool = False
-    #: The target has refused unstaged new rows: do not try that again.
+    #: Whether the target has refused unstaged new rows, so that new rows are staged from then on.
     new_refused: bool = False
     #: How many rows, and keys to delete, the staging tables contain.
     live_staged: int = 0

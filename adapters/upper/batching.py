@@ -1,6 +1,6 @@
 """Division of cuts into batches: dense batch numbers, dense Sequences, cut markers. Pure.
 
-This stage is between the dialect's `Cut.sections` and the codec; it assigns the Sequence that a row keeps for ever
+This stage is between the dialect's `Cut.read_sections` and the codec; it assigns the Sequence that a row keeps for ever
 (VENUS 3.2). One batch is held back, because only the last batch of a cut has `cut_end`, and it is known to be the last
 only when the snapshot has been read to its end.
 

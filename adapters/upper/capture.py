@@ -1,7 +1,7 @@
 """The upper adapter: ships cuts of a source as half messages and decisions (VENUS 3.1-3.3).
 
 One thread runs one loop: periodic tasks, one cut, the next poll, which does not wait for the broker's answer to the
-last COMMIT. After any failure both ends are opened again under a new epoch (session.py).
+last COMMIT. After any failure source and broker are opened again under a new epoch (session.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_broker_status(settings: Settings) -> BusinessStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureDependencies:
-    """Dependencies of the adapter: the two ends, which are reopened after every failure, clock and randomness."""
+    """Dependencies of the adapter: source and broker, which are reopened after every failure, clock and randomness."""
 
     source: Callable[[Settings], Source] = open_source
     ingest: Connect = connect_producer
@@ -143,7 +143,7 @@ def _has_committed(
         try:
             status = outside.broker_status(settings)
         except Unavailable:
-            return False  # the capture that is started then waits for it
+            return False  # the capture that starts next waits for the broker
         if status.last_batch >= last_batch:
             return True
         if not status.producer or outside.monotonic() >= deadline or stop.wait(0.05):

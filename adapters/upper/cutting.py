@@ -30,7 +30,7 @@ from venus.wire.broker_pb2 import Half
 
 logger = logging.getLogger(__name__)
 
-#: How often a cut is read again after DDL intervened, before the source's own error is raised.
+#: How many times a cut is read again after DDL intervened, before the source's own error is raised.
 REREADS_MAX = 3
 #: How many tables may have fill chunks in one cut, so that small tables do not need a cut each.
 FILLS_MAX = 64

@@ -32,7 +32,7 @@ class FillProgress:
 
 
 class Fills:
-    """Round robin of unfinished tables: chooses the chunks of the next cut."""
+    """Rotation of the unfinished tables, which chooses the chunks of the next cut."""
 
     def __init__(self) -> None:
         self._states: dict[int, FillState] = {}

@@ -173,6 +173,6 @@ class SentSchemas:
         return tuple(self._unsent.values())
 
     def record_sent(self, schemas: Iterable[TableSchema]) -> None:
-        """Record that these are committed at the source, in a batch that the broker has on disk."""
+        """Record that these versions are committed at the source, in a batch that the broker has on disk."""
         for schema in schemas:
             self._unsent.pop((schema.table_id, schema.version), None)

@@ -42,7 +42,7 @@ CONNECT_TIMEOUT_MIN_S = 45.0
 
 @dataclass(slots=True, kw_only=True)
 class CaptureSession:
-    """Session with both ends open, its epoch, and the next numbers to assign."""
+    """Session with source and broker open, its epoch, and the next numbers to assign."""
 
     source: Source
     producer: IngestClient
@@ -307,7 +307,7 @@ def _is_resynced(source: Source) -> bool:
 
 
 def _read_everything_again(source: Source, last_batch: int, committed: int, versions: Mapping[int, int]) -> None:
-    """Recover a source that is behind the broker: restored from a backup, or a half that an operator committed.
+    """Recover a source behind the broker: it was restored from a backup, or an operator committed a half message.
 
     The broker's data beyond the source's position may differ from the source's content. So every table is read again,
     with a sweep, and in a version that the lost history did not have.

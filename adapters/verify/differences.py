@@ -5,8 +5,8 @@ full data shows them: rows with missed changes are exactly the rows that differ.
 separate thread (upper/comparisons.py), instead of shipping all of it.
 
 Three conditions make the result exact. The full data is pinned once it holds everything that was captured before the
-request. Every source row is read after that. And the fill ends only if no other changes were missed until then, because
-those change the table's state or reason. A row on its way may be shipped twice; if the process is killed, the
+request. Every source row is read after that. And the fill ends only if the table's state and reason are unchanged,
+because a further missed change alters one. A row on its way may be shipped twice; if the process is killed, the
 comparison begins again. A table that cannot be compared, or that differs in too many rows, is read and shipped as a
 whole.
 """
@@ -39,7 +39,7 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: How often to compare a table that has more differences than a slice may list.
+#: How many times to compare a table that has more differences than a slice may list.
 PASSES_MAX = 3
 #: Pause between two reads of the log, and of the broker's full data.
 LOOK_S = 0.1

@@ -136,17 +136,17 @@ class VerifyResult:
 
     @property
     def differences(self) -> list[RowDifference]:
-        """Of all tables."""
+        """The differences of all tables."""
         return [d for t in self.tables for d in t.differences]
 
     @property
     def shippable(self) -> list[RowDifference]:
-        """Differences that shipping the row again repairs; a repeated row would only get another copy."""
+        """Differences that shipping the row again repairs; a repeated row would only be copied once more."""
         return [d for d in self.differences if d.kind is not DifferenceKind.REPEATED]
 
     @property
     def undecided_rows(self) -> list[UndecidedRow]:
-        """Of all tables."""
+        """The undecided rows of all tables."""
         return [u for t in self.tables for u in t.undecided]
 
     @property

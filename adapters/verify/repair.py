@@ -3,7 +3,7 @@
 The repair never writes to the target. The cut reads the present state of each row, with a new Sequence, in one
 snapshot. So it includes changes that the application has made since the comparison, and overwrites nothing newer.
 
-A comparison with its repair also closes the windows of unclean elections and promotions.
+A comparison with its repair also closes the loss windows of unclean elections and promotions.
 """
 
 from __future__ import annotations

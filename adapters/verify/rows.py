@@ -1,4 +1,4 @@
-"""Rows as values in one order, and as forms, from which the checksums of both sides are computed. Pure.
+"""Rows as values in one order, and as forms (dialects/verify_contract.py), from which checksums are computed. Pure.
 
 Rows from every side arrive as sections of canonical text (TableChanges), in the table version in which they were
 written.

@@ -1,8 +1,8 @@
 """`venus verify` without the command line: the choice of sides and tables, and the verdict (VENUS 3.3).
 
 By default, the source and the target are compared with each other, and the full data is only queried for rows that
-differ, so few rows are transferred. `target` and `source` compare one end with the whole full data, which is
-transferred completely; `target` works while the source is switched off.
+differ, so few rows are transferred. With the sides `target` or `source`, only that database is compared with the full
+data, which is transferred completely; `target` works while the source is switched off.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Run:
         """Yield the tables to compare, each with its two sides.
 
         For a comparison, VENUS masks only the broker's rows, because the masking key must not reach the source. So
-        instead of source and target, each is compared with the full data.
+        source and target are each compared with the full data, instead of with each other.
         """
         for left, right in LEGS[leg]:
             chosen = self._choose_tables(registered, left, right)

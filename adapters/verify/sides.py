@@ -1,6 +1,6 @@
 """The two kinds of sides of a comparison: the database computes checksums, or rows are read and summed here.
 
-A side answers three questions about a slice: checksums by bucket, keys and checksums behind buckets, rows behind keys.
+For a slice, a side returns the checksum of each bucket, the keys and checksums in some buckets, the rows of some keys.
 """
 
 from __future__ import annotations

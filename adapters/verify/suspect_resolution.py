@@ -101,7 +101,7 @@ class SuspectResolver:
             suspects = recheck_suspects(self._ends, self._subject, list(wrong))
 
     def _is_done(self, suspect: SuspectRow, decision: Decision, goals: dict[Key, int]) -> bool:
-        """Return whether a row is right, and the target, if compared, has reached its goal, an end of the queue."""
+        """Return whether a row is right, and a compared target has reached its goal, which is an end of the queue."""
         if decision.reason or decision.difference:
             return False
         goal, reached = goals.setdefault(suspect.key, self._history.end), suspect.positions.reached

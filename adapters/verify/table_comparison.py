@@ -150,7 +150,7 @@ def _describe_row(subject: Subject, columns: Columns, row: int, texts: tuple[str
 
 logger = logging.getLogger(__name__)
 
-#: How often a table's comparison is attempted, and the pause between two attempts.
+#: How many times a table's comparison is attempted, and the pause between two attempts.
 ATTEMPTS = 3
 PAUSE_S = 1.0
 #: How many times larger than planned slices may be, because all rows of one leading key are in one bucket, in memory.

@@ -1,7 +1,7 @@
 """C1: the cost of three masked columns of five when changes are applied.
 
 The same changes go to two PostgreSQL targets of one server alternately; one of them masks columns. A round applies
-every change once at both; the result is the ratio of the two median rates. Key and number of rows are equal.
+every change once at both; the result is the ratio of the two median rates. Keys and numbers of rows are equal.
 """
 
 from __future__ import annotations

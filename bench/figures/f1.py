@@ -1,4 +1,4 @@
-"""F1: seconds without a writable database at a switch, there and back, behind an application with 1,000 tx/s.
+"""F1: seconds without a writable database at a switch, there and back, with an application that writes 1,000 tx/s.
 
 The application stops, and the switch begins at once. The time runs from its last commit at one database to the first
 write that the other one accepts. The switch compares schemas, rows and foreign keys; this part depends on the size of
@@ -34,7 +34,7 @@ _WRITE = f"UPDATE {TABLE} SET v = v WHERE false"
 #: First words of the steps in which a switch compares.
 _COMPARES = ("compares", "hashes", "checks the foreign keys")
 _ARRIVE_S = 60.0
-#: The database that follows, by the database that the application uses.
+#: The database that gets the changes, by the database that the application uses.
 OTHER = {"source": "target", "target": "source"}
 
 
@@ -171,7 +171,7 @@ class _WriteClock:
 def measure_switch(site: SwitchedSite, seconds: float) -> tuple[float, float, float]:
     """Write, stop and switch; return the seconds without a write, of comparisons, and with both databases closed."""
     before = site.owner
-    site.wait_for_rows(site.commit(RATE, 1.0))  # the stream runs in this direction
+    site.wait_for_rows(site.commit(RATE, 1.0))  # wait until changes flow in this direction
     site.commit(RATE, seconds)
     stopped_at = time.monotonic()
     clock = _WriteClock(site)

@@ -1,7 +1,7 @@
 """F3: rows a second into a MariaDB and a SQLite target, beside bare statements that write the same rows.
 
-Over one connection each: the load of a table from the broker's full data, and increments that insert the same rows. The
-peers are multi-row INSERT and LOAD DATA for MariaDB, and executemany with equal transactions for SQLite.
+Measured over one connection each: the load of a table from the broker's full data, and increments that insert the same
+rows. The peers are multi-row INSERT and LOAD DATA for MariaDB, and executemany with equal transactions for SQLite.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def load_data(server: MariaServer, database: str, table: str, files: Sequence[Pa
 
 
 def write_files(folder: Path, rows: Sequence[tuple[str, str, str]], most: int) -> list[Path]:
-    """Write rows to files; the number limits the rows of one file."""
+    """Write rows to files of at most `most` rows each."""
     files = []
     for at in range(0, len(rows), most):
         files.append(folder / f"rows-{most}-{at}")

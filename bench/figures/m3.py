@@ -106,7 +106,7 @@ class Writing:
             self._error = error
 
     def join(self) -> None:
-        """Wait until all are committed."""
+        """Wait until all messages are committed."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -1,9 +1,9 @@
 """M4: how even 64 producers of 1,000 rows of 100 bytes end up on the brokers (Minos figure 7).
 
 Eight real brokers form one cluster with etcd. The producers connect in parallel, each to any broker first. The records
-in etcd and the brokers show which broker leads a business and what it has. Then a broker is killed with kill -9 while
-producers write, comes back, and `venus cluster balance` runs. In the end each business is read from its leader, batch
-by batch.
+in etcd and the brokers show which broker leads a business and which data it has. Then a broker is killed with kill -9
+while producers write, comes back, and `venus cluster balance` runs. In the end each business is read from its leader,
+batch by batch.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class BusinessSet:
         return max_to_mean(led), max_to_mean(nbytes)
 
     def wrong_rows(self) -> tuple[int, int]:
-        """Return how many rows the leaders lack, and how many they have twice or were never sent."""
+        """Return how many rows the leaders lack, and how many of their rows are duplicates or were never sent."""
         wanted, missing, extra = Counter(bodies(self._batches, ROWS)), 0, 0
         leaders = {known.business: known.leader for known in self.records()}
         for business in self.names:

@@ -1,6 +1,6 @@
 """M5: three levels of two sets each (Minos figure 2 has 3 + 3 + 6): the time of a hop, and the bytes that go down.
 
-There are two core, two tandem and two access sets of one broker each; everything below the first comes over cables in a
+There are two core, two tandem and two access sets of one broker each; all but the first get their data over cables in a
 process that counts bytes. A hop is the time from a change's arrival at a consumer of the upper set to its arrival at
 one of the lower set. One access set takes a label with one of two tables, the other takes everything.
 """
@@ -27,7 +27,7 @@ from venus.wire import broker_pb2, change_pb2
 HOPS = (("second", "home"), ("north", "home"), ("south", "second"), ("oslo", "north"), ("rome", "south"))
 LABELS = {"few": ("bench.few",)}
 LABELLED_PART = 0.3
-#: At 100/s the fsyncs of all six are on one disk here.
+#: At 100/s all six sets sync the same disk here.
 CHANGES_PER_S = (30, 100)
 HOP_MS = 50.0
 SHARE_OFF = 1.0

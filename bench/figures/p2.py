@@ -36,7 +36,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def _limit(rows: int, peer: float | None) -> FigureResult:
-    """Return gRPC's own rate beside the peer's, the limit for any broker behind gRPC that syncs once."""
+    """Return gRPC's own rate beside the peer's, the limit for any broker that uses gRPC and syncs once."""
     per_s = measure_bare(nbytes=ROW_BYTES * rows, seconds=LIMIT_S, durable=True).per_s * rows
     return FigureResult(
         what=f"the limit: a bare gRPC stream, {rows} rows a frame, synced and answered",

@@ -1,10 +1,11 @@
 """S1: routing traffic of SkipCloud against Chord (SREM: at least 60 % less with 64 servers); both are simulated.
 
-Sixteen real broker processes stand below the simulated overlays.
+The last line of the results is about sixteen real broker processes.
 
 Traffic is the number of messages between brokers for one event that goes to a top cluster, or to a key's owner.
 Messages that keep neighbours fresh are counted separately, for SkipCloud: its nodes are the product's own, which join
-one by one and have no map. SkipCloud knows more neighbours than Chord, so a Chord with equally many is measured too.
+one by one without a list of all. SkipCloud knows more neighbours than Chord, so a Chord with equally many is measured
+too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""T5: a leader is lost (Tensor V-E: elected within 30 s, normal within 5 minutes); planned hand-over; coming back.
+"""T5: a leader is lost (Tensor V-E: elected within 30 s, normal within 5 minutes); a planned hand-over; a return.
 
 A writer commits one batch after the other. The time of a fail-over runs from kill -9 to the first commit answered
 afterwards, so it includes the lease, the election and the client's way to the new leader.

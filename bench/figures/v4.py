@@ -17,7 +17,7 @@ GOAL_S = 5.0
 
 
 def _kill_two(cluster: Brokers, *, leader: bool = False) -> str:
-    """Kill two brokers, the leader among them unless `leader` spares it; return the name of the third."""
+    """Kill two brokers; return the name of the third, which is the leader if and only if `leader` is set."""
     first = cluster.leader()
     left = first if leader else max(name for name in NAMES if name != first)
     for name in NAMES:

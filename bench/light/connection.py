@@ -74,7 +74,7 @@ class Connection:
         return stream
 
     def send(self, stream: Stream, content: bytes) -> bool:
-        """Send a message if the broker's windows have room for it; return whether they had."""
+        """Send a message if the broker's windows have room for it; return whether there was room."""
         payload = framing.message(content)
         if len(payload) > min(self._room, stream.room):
             return False

@@ -106,7 +106,7 @@ class SkewedSubscriptions:
         return took_s
 
     def warm_up(self) -> None:
-        """Let the brokers build their indexes, and the subspaces find their places."""
+        """Let the brokers build their indexes and distribute the subspaces."""
         for turn in range(3):
             self.match(WARM_UP // 3, turn * WARM_UP // 3)
             self._access.wait_for_rounds(2)
@@ -118,7 +118,7 @@ class SharedMatching:
 
     changes_per_s: float
     elsewhere: float  # share of the changes that other brokers matched
-    imbalance: float  # pairs of the most loaded broker to the mean
+    imbalance: float  # ratio of the most loaded broker's pairs to the mean
     wrong: int
 
 

@@ -1,7 +1,7 @@
 """Apache RocketMQ 5, one broker, half message and commit one at a time; bench/peers/jars.py fetches it.
 
 This is the paper's own peer. A whole batch is one message; with SYNC_FLUSH a half message is answered when it is on the
-disk. Its client does not wait for the answer to a commit; the consumer shows when the last batch is committed.
+disk. RocketMQ's client does not wait for the answer to a commit; the consumer shows when the last batch is committed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_name("RocketMqClient.java")
 NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER = "org.apache.rocketmq.broker.BrokerStartup"
 ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
-#: Modules of Java 17 that its own start scripts open.
+#: Modules of Java 17 that RocketMQ's own start scripts open.
 JAVA = ["java", "-Xmx1g", "--add-exports", "java.base/sun.nio.ch=ALL-UNNAMED"]
 JAVA += ["--add-opens", "java.base/java.nio=ALL-UNNAMED"]
 ROW_BYTES = len(row(0))

@@ -106,10 +106,10 @@ def _create_target_table() -> None:
         sa.Column("rows_applied", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("rows_quarantined", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("rows_skipped", sa.BigInteger, nullable=False, server_default="0"),
-        # Changes that wait at the broker because the table does not follow; a catch-up moves each to a count above.
+        # Changes that wait at the broker because the table is held; a catch-up moves each to a count above.
         sa.Column("rows_held", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("counted_from", sa.BigInteger, nullable=False),  # the counters are valid for offsets from here
-        sa.Column("created", sa.Boolean, nullable=False),  # whether by VENUS; otherwise it existed before
+        sa.Column("created", sa.Boolean, nullable=False),  # whether VENUS created the table; else it existed before
         schema=schema,
     )
     op.execute(ROOM.format(table=f"{schema}.target_table"))
@@ -140,7 +140,7 @@ def _create_quarantine() -> None:
         sa.Column("key", sa.Text, nullable=False),  # for display
         sa.Column("offset", sa.BigInteger, nullable=False),
         sa.Column("sequence", sa.BigInteger, nullable=False),
-        sa.Column("sqlstate", sa.Text, nullable=False),  # empty = parked behind an earlier change of its key
+        sa.Column("sqlstate", sa.Text, nullable=False),  # empty = parked: it waits for an earlier change of its key
         sa.Column("message", sa.Text, nullable=False),
         sa.Column("row_message", sa.LargeBinary, nullable=False),
         sa.Column("is_deleted", sa.Boolean, nullable=False),
@@ -167,7 +167,7 @@ def _create_sweep() -> None:
 
 
 def _create_held() -> None:
-    """Create the table of positions of held changes during a resync, which brings the changes before its cut."""
+    """Create the table of offsets of held changes during a resync; the resync brings the changes before its cut."""
     schema = own_schema()
     op.create_table(
         own_name("held", schema=schema),

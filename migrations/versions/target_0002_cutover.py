@@ -24,7 +24,7 @@ def upgrade() -> None:
     op.create_table(
         own_name("cutover", schema=schema),
         sa.Column("group_name", sa.Text, primary_key=True),
-        sa.Column("state", sa.Text, nullable=False),  # CUT: marked, being finished; DONE
+        sa.Column("state", sa.Text, nullable=False),  # CUT = marked and being finished, or DONE
         sa.Column("sequence", sa.BigInteger, nullable=False),
         sa.Column("offset", sa.BigInteger, nullable=False),
         sa.Column("certificate", sa.Text, nullable=False),

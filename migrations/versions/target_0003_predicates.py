@@ -24,7 +24,7 @@ def upgrade() -> None:
     table = own_name("target_table", schema=schema)
     # Changes are judged by it; empty = every row.
     op.add_column(table, sa.Column("predicate", sa.Text, nullable=False, server_default=""), schema=schema)
-    # The predicate before, until rows that now belong here have been added, and others removed.
+    # The previous predicate, until rows that now belong here have been added, and others removed.
     op.add_column(table, sa.Column("predicate_before", sa.Text), schema=schema)
     for name in ("rows_brought", "rows_removed"):  # by the last change of the predicate
         op.add_column(table, sa.Column(name, sa.BigInteger, nullable=False, server_default="0"), schema=schema)

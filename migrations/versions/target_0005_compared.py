@@ -1,4 +1,4 @@
-"""The outcome of the last `venus verify` of a target, beside its position: another process shows it."""
+"""The outcome of the last `venus verify` of a target, beside its position, so that another process can show it."""
 
 from __future__ import annotations
 

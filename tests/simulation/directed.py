@@ -131,7 +131,7 @@ class _EventTap:
 
 
 def _tail(world: World, a: Host, b: Host, c: Host) -> Script:
-    """Give b entries of the leader a that c lacks, and let c lead without b noticing."""
+    """Let the leader a send b entries that c does not get, then let c lead without b noticing."""
     b.draining, b.registered = True, False  # so that c is elected
     yield 1.2
     world.network.cut |= {(a.name, c.name)}

@@ -255,7 +255,7 @@ class LeaderWorld:
             raise Violation("the leader's replica stays", after.business)
 
     def judge_move(self, by: str, business: str) -> None:
-        """Raise unless a broker hands over its own business, while no part is missing, after the last hand-over."""
+        """Raise unless a broker hands over its own business, no part is missing, and the last hand-over has ended."""
         self.counts["hand-over for balance"] += 1
         known, now = self.records[business], self.loop.now
         if known.leader is not None and known.leader.broker != by and now - self._moved_at > READ_S:

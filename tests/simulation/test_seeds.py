@@ -47,7 +47,7 @@ def test_three_hundred_histories_hold_and_reach_every_rare_state() -> None:
 
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 5000), marks=pytest.mark.slow)])
 def test_histories_hold_while_followers_prefetch(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefetching needs larger replies than the other histories have."""
+    """Prefetching needs larger replies than those of the other histories."""
     kept = Counter[str]()
     take_reply = following.Following._on_reply_ahead
 

@@ -95,7 +95,7 @@ def page(running: WatchedPipeline) -> str:
 
 
 def check_all_places(running: WatchedPipeline, sentence: str, gauge: str) -> None:
-    """Wait until the broker says it, and every place shows it alone."""
+    """Wait until the broker says this sentence, and every place shows it and no other."""
     running.pipeline.until(lambda: sentence in get(running, "/health")[1], f"/health to say {sentence!r}", every_s=0.2)
     running.pipeline.until_passes(lambda: check_each_place(running, sentence, gauge))
 

@@ -1,6 +1,6 @@
 """Repeated switches from MariaDB, SQLite and the Oracle stand-in under a writer, with kill -9: no row is lost.
 
-The test kills the processes of VENUS, the switching command, and each database. Without one of the rules the run fails.
+The test kills the processes of VENUS, the switching command, and each database. If a rule is removed, the run fails.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def test_a_trigger_of_another_user_refuses_the_rehearsal(pair: ShopPair) -> None
 def test_a_second_target_finds_its_tables_by_the_names_of_each_owner(
     pair: ShopPair, postgres_server: Server, kind: str
 ) -> None:
-    """Its records keep the names of its load, which in SQLite are the only names."""
+    """The target's records keep the names of its load, which in SQLite are the only names."""
     pipeline, file = pair.pipeline, pair.pipeline.folder / "copy.db"
     pipeline.targets["copy"] = (
         with_password(postgres_server.create_database()) if kind != "sqlite" else f"sqlite:///{file}"

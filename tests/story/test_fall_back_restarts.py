@@ -26,7 +26,7 @@ def has_logged(pair: Pair, line: str) -> bool:
 
 
 def test_a_capture_that_dies_at_a_switch_restarts_in_its_direction(tmp_path: Path, postgres_server: Server) -> None:
-    """Otherwise it would capture the new owner while the targets waited for the old one for ever."""
+    """Otherwise capture would read the new owner while the targets waited for the old one for ever."""
     with open_pair(tmp_path, postgres_server) as pair:
         pair.pipeline.edit_processes([_DIES])
         pair.start()

@@ -1,6 +1,6 @@
 """A first load during the first read of the source, under writers; every process is killed in turn (scenarios 86, 87).
 
-Before each look the command is stopped (SIGSTOP), so that the read cannot end meanwhile. Oracle is the stand-in.
+Before each check the command is stopped (SIGSTOP), so that the read cannot end during it. Oracle is the stand-in.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _share(pids: list[int]) -> float:
 
 
 def _wait_for_rows(reader: psycopg2.extensions.cursor, statement: str, rows: list[tuple[str]]) -> float:
-    """Query until the answer is `rows`; return the seconds that took."""
+    """Query until the answer is `rows`; return how many seconds that took."""
     began = time.monotonic()
     while time.monotonic() - began < 30:
         reader.execute(statement)

@@ -58,7 +58,7 @@ class Night:
         )
 
     def wait_until_well(self, sentence: str) -> None:
-        """Wait until it does not say so, and all is well."""
+        """Wait until `venus status` no longer shows this text, and all is well."""
 
         def is_well() -> bool:
             answer = self.pipeline.venus("status", code=(0, 1))

@@ -74,7 +74,7 @@ def test_a_broker_that_lost_its_data_is_refused_and_filled_again(pipeline: Pipel
 
 
 def test_a_broker_restored_from_a_backup_is_refused_and_filled_again(pipeline: Pipeline) -> None:
-    """Its full data has rows that were deleted since, and its queue would assign offsets again that the target has."""
+    """Its full data has rows that were deleted since, and its queue would reuse offsets that the target has applied."""
     write(pipeline, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", "INSERT INTO t VALUES (1, 'old'), (2, 'old')")
     pipeline.venus("install-triggers")
     pipeline.start_broker()

@@ -121,7 +121,7 @@ def add_a_target(shop: Shop, pipeline: Pipeline, url: str) -> None:
 
 
 def test_each_obstacle_is_reported_in_one_line_with_the_remedy(tmp_path: Path, postgres_server: Server) -> None:
-    """Run in a folder with a space, without a home, in a German environment."""
+    """The commands run in a folder with a space in its name, without a home folder, in a German locale."""
     folder = tmp_path / "a folder"
     folder.mkdir()
     shop = SqliteShop(folder)

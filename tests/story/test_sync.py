@@ -1,4 +1,4 @@
-"""`venus sync` as a supervisor: its loops fail, die and end one by one, and it ends no other loop with them.
+"""`venus sync` as a supervisor: its loops fail, die and end one by one, and the other loops continue.
 
 One pipeline for the file: a SQLite source, a working target, and one whose server never existed.
 """

@@ -30,7 +30,7 @@ class Newcomer:
         self.folder, self.bin = folder, folder / "venv" / "bin"
 
     def install(self, wheel: Path) -> None:
-        """Create the environment and install the wheel with pip, which has the machine's settings."""
+        """Create the environment and install the wheel with pip, which uses the machine's settings."""
         pip = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VENUS_"))}
         for command in (
             [sys.executable, "-m", "venv", str(self.bin.parent)],

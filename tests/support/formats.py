@@ -269,7 +269,7 @@ def dump(server: Server, url: str, file: Path) -> None:
 
 
 def records(etcd: EtcdCluster) -> list[dict[str, Any]]:
-    """Return etcd's keys and values in base64, without those of a lease."""
+    """Return etcd's keys and values in base64, without keys that belong to a lease."""
     command = [require_binary("etcdctl"), f"--endpoints={etcd.addresses[0]}", "get", "--prefix", "/", "-w", "json"]
     said = subprocess.run(command, capture_output=True, check=True, env=os.environ | {"ETCDCTL_API": "3"}).stdout
     return [{"key": kv["key"], "value": kv["value"]} for kv in json.loads(said)["kvs"] if not kv.get("lease")]

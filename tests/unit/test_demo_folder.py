@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_removed_is_named_in_one_line(folder: Path, monkey
 def test_the_demo_does_not_claim_a_clean_up_that_failed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It prints its answer after the removal."""
+    """The demo prints the outcome only after it has tried to remove the folder."""
     from venus.cli.app import run
 
     class Notice:

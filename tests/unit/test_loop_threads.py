@@ -218,7 +218,7 @@ def test_the_broker_does_not_count_loops_as_its_own_work() -> None:
 
 
 def test_a_repeated_report_wakes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise an idle `venus run` would wake twice a second to report nothing."""
+    """Otherwise an idle `venus run` would wake twice a second without any news to report."""
     same, other = CaptureReport(state="capturing", cuts=7), CaptureReport(state="capturing", cuts=8)
 
     def body(emit: Emit) -> None:

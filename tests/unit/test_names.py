@@ -1,7 +1,7 @@
 """The language of the code: what a function, a class and a sentence may be called.
 
 A function that acts is a verb, one that answers is a noun or a question, one that handles an event begins with `on_`; a
-bare participle (`applied`, `seen`) is none of these. A public class name stands once. Some words make persons of
+bare participle (`applied`, `seen`) is none of these. A public class name occurs once. Some words make persons of
 components; they stand nowhere.
 """
 
@@ -79,7 +79,7 @@ def python_files(folders: Iterable[str] = CODE) -> Iterator[Path]:
 
 
 def texts() -> Iterator[Path]:
-    """Yield what is read and is no Python: documents, SQL, protos, the page, the example configuration."""
+    """Yield the text files that are not Python: documents, SQL, protos, the page, the example configuration."""
     for folder in ("docs", "docker", "protos", *CODE):
         for pattern in ("*.md", "*.sql", "*.proto", "*.html", "*.js", "*.css", "*.toml", "*.yaml", "*.yml"):
             for file in sorted((ROOT / folder).rglob(pattern)):
@@ -150,7 +150,7 @@ def words_of_python(source: str) -> Iterator[tuple[int, str]]:
 
 
 def exceptions_in_docstrings(tree: ast.AST) -> Iterator[str]:
-    """Yield the names behind "Raise" and "Raises" in docstrings."""
+    """Yield the names after "Raise" and "Raises" in docstrings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             for names in re.findall(r"\b[Rr]aises? ((?:[A-Z]\w+|,| and| or|\s)+)", ast.get_docstring(node) or ""):

@@ -195,7 +195,7 @@ def test_an_idle_source_is_healthy_within_a_few_heartbeats() -> None:
 
 
 def test_capture_is_judged_by_the_brokers_clock() -> None:
-    """The source's may be hours ahead, or behind."""
+    """The source's clock may be hours ahead, or behind."""
     works = replace(BROKER, captured_age_s=7200.0, committed_age_s=1.0, ship_s=7199.0)
     (problem,) = replace(HEALTHY, broker=works).problems
     assert "or that clock is behind the broker's" in problem

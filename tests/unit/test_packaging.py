@@ -35,7 +35,7 @@ def read_setup() -> ConfigParser:
 
 
 def own_files() -> set[str]:
-    """Return the files that belong into the wheel, under their names in it. rglob does not follow the links."""
+    """Return the files that belong in the wheel, under their names in it. rglob does not follow the links."""
     return {EXAMPLE} | {
         "/".join([*package.split("."), *path.relative_to(ROOT / home).parts])
         for home, package in HOMES.items()

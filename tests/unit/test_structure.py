@@ -1,4 +1,4 @@
-"""Rules beyond the import contracts: which modules need one, and no circles among a package's parts.
+"""Rules beyond the import contracts: which modules need one, and no import cycles among a package's parts.
 
 In addition, no function or file is longer than can be read at once.
 """
@@ -93,7 +93,7 @@ def test_the_parts_of_a_package_form_no_circle(graph: grimp.ImportGraph) -> None
 
 
 def bodies(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Return each function with the lines of its body; a signature may be as long as its options are many."""
+    """Return each function with the lines of its body; a signature does not count, because it may have many options."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body

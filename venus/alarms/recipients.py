@@ -88,7 +88,7 @@ class TooSlow(OSError):
 
 @contextlib.contextmanager
 def limit_time(seconds: float, sock: Callable[[], socket.socket | None]) -> Iterator[None]:
-    """Limit the time of a whole conversation: close the socket that `sock` returns when it is over. Raises TooSlow.
+    """Limit the time of a whole conversation: close the socket `sock()` when the time is up. Raises TooSlow.
 
     The time limit of the socket itself starts again with each byte that arrives.
     """

@@ -100,7 +100,7 @@ def write_audit_record(invocation: Invocation, arguments: list[str], code: int) 
 
 
 def user_name() -> str:
-    """Return the name of the user, and of the user behind sudo."""
+    """Return the name of the user, and of the user that ran sudo."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container's user may have no name

@@ -65,7 +65,7 @@ def change_record(coordinator: EtcdCoordinator, name: str, make: Make) -> Leader
 def wait_until_done(
     out: Output, seconds: float, find_reason: Callable[[], list[str]], hint: str = SAFE, *, since: float | None = None
 ) -> float:
-    """Wait until `find_reason` returns no reason to wait; return the seconds it took. Raises Unavailable at the end.
+    """Wait until `find_reason` returns no reason to wait; return how long it took. Raises Unavailable after `seconds`.
 
     `since`: when the time limit began, if it covers several steps.
     """

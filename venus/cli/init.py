@@ -100,7 +100,7 @@ def build_settings(source: str, target: str) -> Settings:
 
 
 def check_source(settings: Settings) -> tuple[list[str], CheckedDatabase]:
-    """Return the names of the source's tables, and its findings of `venus check`."""
+    """Return the names of the source's tables, and the source with the findings of `venus check`."""
     with open_configured_source(settings) as source:
         names = [schema.qualified_name for schema in source.dictionary.read_tables(["*"], [])]
         findings = tuple(source.installer.check(["*"], []))

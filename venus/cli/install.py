@@ -285,7 +285,7 @@ def _capture_summary(registered: Sequence[RegisteredTable], refused: Collection[
 
 
 def find_excluded_tables(source: Source, settings: Settings) -> list[Finding]:
-    """Return a finding for each captured table that the configuration excludes: that alone does not end capture."""
+    """Return a finding for each captured table that the configuration excludes: its capture continues."""
     chosen = {t.table_id for t in source.dictionary.read_tables(settings.source.tables, settings.source.exclude)}
     try:
         others = [
@@ -343,7 +343,7 @@ def format_per_table(sign: str, steps: Iterable[InstallStep]) -> list[str]:
 def run_installation(
     source: Source, include: Sequence[str], exclude: Sequence[str], *, adopt: bool
 ) -> list[InstallStep]:
-    """Install, or finish what a DBA's script has installed. Raises Diverged, before it creates anything, in a copy."""
+    """Install, or finish what a DBA's script has installed. Raises Diverged before any change if this is a copy."""
     from venus.adapters.dialects import registry
     from venus.adapters.dialects.registry_rules import confirm_identity
 
@@ -391,7 +391,7 @@ def refuse_blocking_findings(findings: list[Finding]) -> None:
 
 
 def check_patterns(settings: Settings, source: Source) -> None:
-    """Raise ConfigError for a pattern that matches no table, nearly always a typing error. The dialect matches.
+    """Raise ConfigError for a pattern that matches no table, nearly always a typing error. The dialect matches names.
 
     After a cut-over with a way back the patterns still describe the old database; the new one may have fewer tables.
     """

@@ -1,7 +1,7 @@
 """`venus migrate`: the full sync of one target, from the broker's full data (offset -1) and not from the source.
 
-If tables have never been read, the first fill comes before that. A running `venus sync` does it, otherwise this
-command. `venus migrate --ddl-only` prints the statements for a target and changes nothing.
+If tables have never been read, the first fill runs before that: in a running `venus sync`, otherwise in this command.
+`venus migrate --ddl-only` prints the statements for a target and changes nothing.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def complete_first_fill(
     """Make sure that every captured table has been read once; return None if the source is unreachable.
 
     The target is checked for the tables before the first row is read, because the fill may take hours. If there are
-    many rows, `overlap` loads it during the fill.
+    many rows, `overlap` loads the target during the fill.
 
     Without the source the target gets the data of the broker. Nothing is lost: rows that were never read arrive as
     increments when the source is reachable again.

@@ -4,7 +4,7 @@ For loops that end, the supervisor follows the rules of `venus sync`. A loop tha
 for a final reason stays down. The end of a target's loop does not end the others, but the end of capture does. Only the
 supervisor's thread writes: loops put their events into a queue.
 
-A target's loop loads the target if it was never loaded, then follows.
+A target's loop loads the target if it was never loaded, then applies changes.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _outcome(loop: LoopThread) -> dict[str, str]:
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: How often such a target reads the number of rows read so far, which needs a connection to the source.
+#: How often a target that waits for the fill asks the source, in a connection of its own, how many rows were read.
 FILL_LOOK_S = 2.0
 
 
@@ -242,7 +242,7 @@ class TargetLoop:
         self._is_following = False
 
     def run(self, emit: Emit) -> None:
-        """Load the target if needed and follow until the stop. Raises errors that no retry can solve."""
+        """Load the target if needed, and apply changes until the stop. Raises errors that no retry can solve."""
         from venus.cli.sync import run_reported
 
         def body(report: Callable[[Any], None]) -> None:
@@ -344,7 +344,7 @@ class TargetLoop:
             if self._stop.is_set():
                 raise LoadStopped
             if overlap is not None and time.monotonic() >= looked_at + FILL_LOOK_S:
-                with suppress(DatabaseUnavailable):  # capture waits for it as well
+                with suppress(DatabaseUnavailable):  # capture waits for the source as well
                     overlap.start_if_due([table.fill for table in read_captured_tables(self._settings)])
                 events.on_progress(overlap.progress)
                 looked_at = time.monotonic()

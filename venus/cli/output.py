@@ -184,7 +184,7 @@ def detach_stdout() -> ReaderGone:
 
 
 def _on_broken_pipe() -> NoReturn:
-    """End the command with the exit code of a closed output; rich by itself would exit with that for unhealthy."""
+    """End the command with the exit code of a closed output; rich by itself would exit with 1, that is unhealthy."""
     raise detach_stdout()
 
 
@@ -195,17 +195,17 @@ class Output:
         self.json = json
         self.written = self.streaming = False
         self.redact = redactor
-        #: The standard streams as of the start of the command, not of its first line.
+        #: The standard streams as of the start of the command, not of its first output.
         self._streams = sys.stdout, sys.stderr
 
     @cached_property
     def console(self) -> Console:
-        """The console of the answer."""
+        """The console for the answer: stdout."""
         return build_console(self._streams[0])
 
     @cached_property
     def stderr(self) -> Console:
-        """The console of everything else."""
+        """The console for everything else: stderr."""
         return build_console(self._streams[1])
 
     def answer(self, document: Any, *shown: RenderableType) -> None:
@@ -300,7 +300,7 @@ class ProgressSteps:
         self._opened = self._printed = time.monotonic()
         self._bar: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
-        self._ended: set[str] = set()  # written without a terminal
+        self._ended: set[str] = set()  # steps whose end was written, without a terminal
 
     def update(self, name: str, done: int, total: int = 0, *, title: str = "") -> None:
         """Set the progress of one step; total 0 = unknown, an empty title = the title given to `progress`."""

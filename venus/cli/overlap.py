@@ -2,8 +2,8 @@
 
 It starts once the broker has the first rows, so that its start costs no extra time, and never for few rows. The process
 ends with its parent. A process that is lost, or cannot continue for now, is replaced while the source is being read;
-the load then continues after the last committed key range. After any other error, as for few rows, the load comes after
-the read.
+the load then continues after the last committed key range. After any other error, and for few rows, the load begins
+after the read.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def can_overlap(settings: Settings, target: Target, engine: str) -> bool:
 def find_fill_end(settings: Settings) -> int:
     """Return the offset after a first read that has ended. Raises Unavailable if its last rows stay undecided.
 
-    Everything that the source has committed by now must be committed at the broker before its end is read.
+    Everything that the source has committed by now must be committed at the broker before the end of its queue is read.
     """
     from venus.cli.install import open_configured_source
     from venus.rpc.address import broker_address
@@ -123,7 +123,7 @@ class OverlappedLoad:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the load has begun, and nothing has ended it without a result."""
+        """Whether the load has begun, and has not ended without a result."""
         return self._watch is not None and self._error is None
 
     @property

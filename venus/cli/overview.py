@@ -181,14 +181,14 @@ class BrokerView:
 class FallBackView:
     """The two databases between which the application can switch."""
 
-    #: The database that accepts writes, and the one that follows; both empty while a switch is unfinished.
+    #: The database that accepts writes, and the one that gets its changes; both empty while a switch is unfinished.
     owner: str = ""
     follower: str = ""
     switch: int = 0
     since_s: float | None = None
     #: What to do about an unfinished switch, or about records that contradict each other; empty = nothing.
     problem: str = ""
-    #: The database that will follow once an unfinished switch is complete.
+    #: The database that will get the changes once an unfinished switch is complete.
     waiting: str = ""
 
 
@@ -223,7 +223,7 @@ class Overview:
         found += [problem for below in self.sets_below for problem in downstream_problems(below)]
         for target in self.targets:
             if self.fall_back is not None and target.name == self.fall_back.waiting and not target.error:
-                continue  # not loaded: the switch will let it follow
+                continue  # not loaded: it gets the changes once the switch is complete
             if target.cut_over:
                 found += late_write_problems(target, self.broker)
             else:
@@ -243,7 +243,7 @@ class Overview:
     def _reported_problems(self) -> tuple[str, ...]:
         """Return the problems that only reports at the broker show: of an unreachable source and of targets elsewhere.
 
-        Of a reachable source, these are only waits of cuts for other sessions, which only capture knows.
+        For a reachable source, these are only the cuts that wait for other sessions: only capture knows of them.
         """
         known = {target.group for target in self.targets}
         elsewhere = [
@@ -399,7 +399,7 @@ def missing_data_problems(target: TargetView, consumer: ConsumerView | None, bro
 
 
 def late_write_problems(target: TargetView, broker: BrokerView) -> list[str]:
-    """Return the problem of late writes at the source of a target that was cut over."""
+    """Return the problem of writes at the source that came after this target was cut over."""
     where = f"target {target.name}"
     if target.error:
         return [prefix_place(where, target.error)]

@@ -1,7 +1,7 @@
-"""`venus quarantine`: lists, retries and skips changes that a target refused (features 2.16).
+"""`venus quarantine`: lists, retries and skips changes that a target refused.
 
-HALTED changes halt their whole table; only later changes of the same key wait behind PARKED ones (`on_error =
-"quarantine"`).
+A HALTED change stops its whole table. A PARKED one (`on_error = "quarantine"`) delays only later changes of the same
+key.
 """
 
 from __future__ import annotations

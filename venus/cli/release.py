@@ -77,7 +77,7 @@ def uninstall_triggers(
 
 
 def find_followers(run: Invocation) -> list[Settings]:
-    """Return settings with a database that follows the application's as the source, because it has triggers as well."""
+    """Return settings whose source is the database that follows the application's, if any: it has triggers as well."""
     from venus.adapters.cutover.direction import read_state
 
     state = read_state(run.settings) if may_fall_back(run.settings) else None

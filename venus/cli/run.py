@@ -2,7 +2,7 @@
 
 The broker has its own thread and event loop. Capture and apply use it without a connection (venus/rpc/in_process.py);
 commands, Spark and other consumers reach it over gRPC, like `venus broker`. `venus broker` and `venus sync` use the
-same configuration and data directory, so an operator can change between both ways at any time.
+same configuration and data directory, so an operator can change between the two ways at any time.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from venus.cli.traffic import MirrorView, ReplicationView, ReplicaView
 
 
-#: Comparisons that are at least this frequent are not shown.
+#: Status shows how often capture compares the dictionary only if that is less often than this.
 COMPARES_EVERY_S = 10
 
 
@@ -166,7 +166,7 @@ def format_scrub(broker: BrokerView) -> list[str]:
 
 
 def format_comparing(broker: BrokerView) -> list[str]:
-    """Format how late capture notices DDL that no cut reveals, if that may take more than seconds."""
+    """Format how late capture notices DDL that no cut reveals, if that may take more than a few seconds."""
     if broker.compares_every_s <= COMPARES_EVERY_S:
         return []
     every = format_duration(broker.compares_every_s)

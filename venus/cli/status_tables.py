@@ -1,6 +1,6 @@
 """Tables, loads and comparisons as `venus status` shows them, and the reasons for which a long command waits.
 
-Status has a line for each table; if there are many, those that simply follow are only counted. A fill waits for space
+Status has a line for each table; if there are many, it only counts tables without problems. A fill waits for space
 on the broker's disk and for capture; a load waits for the broker's full data. The command itself does not see these
 reasons, because it just gets no answer.
 """
@@ -70,14 +70,14 @@ def format_progress(rows: int, expected: int) -> str:
     return f"{rows:,} of about {max(rows, expected):,} rows"
 
 
-#: With more tables than this, those that simply follow are only counted.
+#: With more tables than this, tables without problems are only counted.
 ALL_SHOWN_MAX = 200
 #: Maximum number of lines for the other tables; each halted table has a sentence as well.
 LISTED_MAX = 1_000
 
 
 def format_tables(found: Overview) -> list[RenderableType]:
-    """Format state and counts of each table. Of many tables those that simply follow are only counted."""
+    """Format state and counts of each table. If there are many, tables without problems are only counted."""
     at_target = {t.name: {row.table_id: row for row in t.tables} for t in found.targets}
     rows = [_captured_row(found, own, at_target) for own in found.source.tables]
     if not rows:  # the source is unreachable, but the targets know the tables too
@@ -166,7 +166,7 @@ def format_table_state(state: str, applied: int, quarantined: int) -> str:
 #: How often the broker is checked, and how often a message is repeated.
 LOOK_S = 5.0
 REPEAT_S = 300.0
-#: Kinds of alarms that hold up all of the broker's work for such a command.
+#: Kinds of alarms whose problem holds up loads and fills.
 _HOLDING = ("disk_space", "store_failed", "no_leader", "not_writable", "full_data_behind")
 
 

@@ -59,7 +59,7 @@ SHOWN = (
     "constraints",
     "text",
 )
-#: Those of these fields whose numbers are identifiers.
+#: The shown fields whose numbers are identifiers.
 NUMBERS = ("pid", "code")
 #: The states of a circuit breaker in words; a closed one is not shown.
 CIRCUIT = {Circuit.OPEN.value: "the target is paused for a while", Circuit.HALF_OPEN.value: "the target is tried"}

@@ -1,6 +1,6 @@
 """The command `venus support`: collects the parts and writes them into one archive.
 
-Each part is collected separately, so that an unreachable one does not cost the others.
+Each part is collected separately, so that an unreachable one does not prevent the others.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BundlePart:
 
 
 def build_parts(run: Invocation, logs: Sequence[Path]) -> Iterator[BundlePart]:
-    """Yield every part."""
+    """Yield every part of the bundle."""
     yield BundlePart("versions.json", lambda: _to_json(collect_versions()))
     yield BundlePart("configuration.json", lambda: _to_json(collect_configuration(run)))
     yield BundlePart("status.json", lambda: _to_json(collect_status(run)))

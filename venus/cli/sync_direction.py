@@ -1,8 +1,8 @@
 """The direction of `venus sync` while the application can switch between two databases (`venus cutover --fall-back`).
 
-A switch seals the capture of one database and opens the other one. The loops of the old direction wait until that has
-happened, and end with DirectionChanged; the command then starts the loops of the new direction. All this costs nothing
-unless source and target are of kinds that can replicate in both directions.
+A switch ends (seals) the capture of one database and starts that of the other one. The loops of the old direction wait
+until that has happened, and end with DirectionChanged; the command then starts the loops of the new direction. All this
+costs nothing unless source and target are of kinds that can replicate in both directions.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def flows_back(settings: Settings) -> bool:
 def require_direction(settings: Settings, *, is_back: bool) -> None:
     """Raise DirectionChanged in a loop that was restarted after the direction of the other loops has ended.
 
-    A capture that died at a switch would otherwise begin to capture the new owner, and nothing would end the others.
+    A capture that died at a switch would otherwise capture the new source, and nothing would end the other loops.
     """
     if flows_back(settings) != is_back:
         raise DirectionChanged(_TURNED)
 
 
 def resolve_names(run: Invocation, names: list[str] | None) -> list[str] | None:
-    """Return the present direction's targets for configured names: the name of the new source means the old one."""
+    """Return the present direction's targets for configured names; the new source's name stands for the old source."""
     from venus.adapters.targets.switching import OLD
 
     settings = run.directed_settings
@@ -108,7 +108,7 @@ class DirectionGuard:
         return state is not None and state.state_of(state.pair.other(state.follower)) is SideState.STOPPED
 
     def run_apply(self, body: Callable[[], None], name: str, stop: threading.Event, *, watched: bool) -> None:
-        """Apply to a target, once it follows. Raises DirectionChanged; `watched`: also in the middle of the loop.
+        """Apply to a target once changes flow to it. Raises DirectionChanged; if `watched`, also in the middle.
 
         A loop that runs beside capture need not be `watched`, because capture notices the change.
         """
@@ -121,7 +121,7 @@ class DirectionGuard:
             raise DirectionChanged
 
     def _wait_for_follower(self, name: str, stop: threading.Event) -> None:
-        """Wait until the database that was the application's follows."""
+        """Wait until changes flow to the database that was the application's."""
         from venus.adapters.targets.switching import SideState
 
         while not stop.is_set() and (state := self._read()) is not None:

@@ -187,7 +187,7 @@ def resync_from_source(run: Invocation, name: str | None, *, differences: bool) 
 
 
 def request_comparison(source: Source, table_id: int) -> bool:
-    """Let the requested fill compare. Return False if the table is paused or capture was faster: it is read fully."""
+    """Let the requested fill ship only differences. Return False if the table is paused or partly read already."""
     from venus.adapters.dialects.registry_rules import comparison_reason
 
     return source.registry.begin_comparison(table_id, comparison_reason("requested"))

@@ -65,7 +65,7 @@ class MirrorView:
     only: tuple[str, ...] = ()
     #: The tables with a row filter: "TABLE where PREDICATE".
     where: tuple[str, ...] = ()
-    #: The nearest set, if it is not the upstream, with the time since that and the reason.
+    #: The nearest set, if it is not the upstream; since when it is not, and why.
     nearest: str = ""
     away_s: float = 0.0
     not_back: str = ""
@@ -115,7 +115,7 @@ def format_overlay(found: OverlayView) -> str:
     )
 
 
-#: The broker's own large work that pauses for small commits, which needs no attention.
+#: The limiter of the broker's own large work, which pauses for small commits; this needs no attention.
 COURTESY = Limiter.SMALL.value
 #: A gauge is shown from this share of its limit.
 NEAR = 0.8

@@ -200,7 +200,7 @@ def compare(run: Invocation, settings: Settings, options: VerifyOptions, engine:
 
 
 def build_runner_choice(settings: Settings, engine: str, stack: ExitStack) -> RunnerFor:
-    """Return the function that chooses the runner for a table; once started, Spark runs all further tables."""
+    """Return the function that chooses the runner for a table; once started, Spark compares all further tables."""
     from venus.cli.spark import choose_runner
 
     spark: list[Runner] = []

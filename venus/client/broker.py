@@ -21,7 +21,7 @@ from venus.rpc.address import CONSUMER, BrokerAddress, ClientCredentials, find_b
 from venus.rpc.admin import AdminClient
 
 _POLL_S = 1.0
-#: How long the rows of a table may take to arrive, each batch.
+#: How long each batch of a table's rows may take to arrive.
 _ROWS_S = 120.0
 #: How long a broker may be away before the rows arrive; less than _ROWS_S, so that the error says why they do not
 #: arrive.
@@ -42,9 +42,9 @@ def connect(
 ) -> Broker:
     """Return a broker at HOST:PORT, or one of several, separated by commas. Nothing is sent before the first call.
 
-    With `directory` instead of an address, brokers of any set find the set that is nearest to `site`. With `ca`, the
-    authority's certificate as a file, TLS is on; `certificate` and `key`, or `token_file`, prove who this client is.
-    `client` is its name in the broker's status. Raises ConfigError.
+    With `directory` (brokers of any set) instead of an address, those brokers name the set nearest to `site`. With
+    `ca`, the authority's certificate as a file, TLS is on; `certificate` and `key`, or `token_file`, prove who this
+    client is. `client` is its name in the broker's status. Raises ConfigError.
     """
     if address and directory:
         raise ConfigError("address and directory are both given", hint="an address needs no directory")
@@ -89,7 +89,7 @@ class Broker:
         if isinstance(columns, str):
             raise ConfigError(f"columns is {columns!r}: it should be a list of names", hint=f"write [{columns!r}]")
         if where:
-            parse(where)  # a mistake is found while the broker is away too
+            parse(where)  # finds a mistake even while the broker is away
         return Subscription(self._business, table, where, tuple(columns), group, self._client)
 
     def _subscribe(
@@ -141,7 +141,7 @@ class Broker:
 
 
 def _snapshot_rows(table: str, batch: ChangeBatch | None) -> pa.RecordBatch | None:
-    """Return the rows of one batch of a snapshot, None if it has none. Raises Unavailable for rows that are void."""
+    """Return the rows of one batch of a snapshot, None if it has none. Raises Unavailable if rows are missing."""
     if batch is None or "truncate" in batch.operations:
         raise Unavailable(f"the rows of {table} did not arrive completely", hint="read them again")
     return batch.to_arrow().drop_columns([OPERATION]) if len(batch) else None
@@ -160,7 +160,7 @@ class AsyncChanges:
         self._changes = subscribe(self._notify)
 
     def _notify(self) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and so is the program's interest
+        with suppress(RuntimeError):  # the event loop is closed: nothing waits for the news
             self._loop.call_soon_threadsafe(self._news.set)
 
     @property
@@ -184,7 +184,7 @@ class AsyncChanges:
         raise StopAsyncIteration
 
     async def _fetch(self) -> None:
-        """Fetch in a thread. The next call continues the fetch of a cancelled one."""
+        """Fetch in a thread. If this call is cancelled, the next call continues its fetch."""
         fetching = self._fetching or asyncio.ensure_future(asyncio.to_thread(self._changes.fetch, 0.0))
         self._fetching = fetching
         try:

@@ -36,7 +36,7 @@ _BEGIN_AGAIN = "subscribe again without a position: all rows come, then their ch
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Parameters of a subscription: its business, table and rows, and the name that keeps its position."""
+    """Parameters of a subscription: its business, table and rows, and the name under which its position is kept."""
 
     business: str
     table: str
@@ -236,7 +236,7 @@ class Changes:
                     self._forget_rows()
                 self._had_rows = request.offset == _OFFSETS["snapshot"]
             client.begin([request])
-            if self._acknowledged:  # it may have been lost with the stream before
+            if self._acknowledged:  # the acknowledgement may have been lost with the previous stream
                 client.acknowledge(self._acknowledged)
         except BaseException:
             client.close()
@@ -247,7 +247,7 @@ class Changes:
         return client
 
     def _forget_rows(self) -> None:
-        """Announce that earlier rows are void, because all come again. If no table was described, there were none."""
+        """Announce that earlier rows are void: all rows come again. Without a known table there were no rows."""
         if not self._view.versions:
             return
         message = broker_pb2.ChangesFrame(

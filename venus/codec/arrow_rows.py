@@ -5,8 +5,8 @@ Rows of an older schema version are returned in the columns of the requested ver
 column that did not exist yet has its default, a dropped column is left out.
 
 A column gets an Arrow type only if that type holds each of its values exactly. Otherwise it stays text: the canonical
-text of protos/venus/wire/change.proto, which loses nothing. Values that no type at the source excludes (a date before
-Christ, NaN in a decimal) raise `ValueMisfit` when they are read.
+text of protos/venus/wire/change.proto, which loses nothing. Values that the source's type allows and Arrow's does not
+(a date before Christ, NaN in a decimal) raise `ValueMisfit` when they are read.
 """
 
 from __future__ import annotations

@@ -40,13 +40,13 @@ class TableChanges:
     rows: PackedBytes
     is_deleted: npt.NDArray[np.bool_]
     inserts_only: bool = False
-    first_read: bool = False  # rows of the table's first read: new, unless a change of the key came before
+    first_read: bool = False  # rows of the table's first read: new, unless a change with the same key came before
     sweep_before: Sequence = _NEVER
     left_out: int = 0  # changes of other tables that a tier has left out here
 
     @property
     def count(self) -> int:
-        """How many Sequences this takes."""
+        """How many Sequences the section takes."""
         return len(self.record_ids) if self.kind is ChangeKind.CHANGES else self.left_out or 1
 
     @property

@@ -49,7 +49,7 @@ class ChangeVerdicts:
 
 
 def is_row(stored: bytes) -> bool:
-    """Return whether a stored value is no tombstone."""
+    """Return whether a stored value is a row, not a tombstone."""
     return not stored[_FLAGS_AT] & TOMBSTONE
 
 
@@ -119,7 +119,7 @@ def encode_replay(
     replayed: Sequence[int],
     columns: Collection[int] | None = None,
 ) -> broker_pb2.ChangedRows:
-    """Return changes that are read again: for each subscription in `replayed`, a row without a verdict is deleted."""
+    """Return changes that are read again: to each subscription in `replayed`, a row without a verdict is a deletion."""
     inside = np.zeros(len(after), np.bool_)
     inside[verdicts.changes] = True
     values = [value if is_in else as_deletion(value) for value, is_in in zip(after, inside, strict=True)]

@@ -86,7 +86,7 @@ def _misfit_error(column: Seq[Value], layout: Layout, index: int) -> ProtocolErr
 
 
 def to_columns(record_ids: PackedBytes, rows: PackedBytes, layout: Layout) -> list[list[Value]]:
-    """Return the values of each column in wire order. Raises ProtocolError for bytes that are no rows of it."""
+    """Return the values of each column in wire order. Raises ProtocolError for bytes that do not fit `layout`."""
     made = (
         few_rows_to_columns(rows, layout, layout.key_count, len(layout.tags)) if len(rows) == len(record_ids) else None
     )

@@ -80,7 +80,7 @@ def count_special(data: Bytes) -> int:
 
 
 def _is_special(data: Bytes) -> Bools:
-    # Two comparisons are faster than the table, and mostly there are none.
+    # Two comparisons are faster than the table, and mostly there are no such bytes.
     found: Bools = data - np.uint8(8) < 6
     found |= data == BACKSLASH
     return found
@@ -273,7 +273,7 @@ def check_nulls(present: Bools, is_deleted: Bools, layout: Layout) -> None:
 
 
 def to_copy(record_ids: PackedBytes, rows: PackedBytes, layout: Layout) -> bytes:
-    """Return COPY lines with the columns in wire order. Raises ProtocolError for bytes that are no rows of it."""
+    """Return COPY lines with the columns in wire order. Raises ProtocolError for bytes that do not fit `layout`."""
     found = read_keys(record_ids, layout), read_others(rows, len(record_ids), layout)
     return _join_lines(found, layout)
 

@@ -63,7 +63,7 @@ class OpenRows:
         return np.cumsum(self._rows.sizes, dtype=np.int64)
 
     def find_kept(self, predicate: Predicate) -> Bools | None:
-        """Return which changes a reader with a predicate gets unchanged, None = all; the others are or become keys."""
+        """Return which changes a reader with a predicate gets unchanged, None = all; of others it gets the keys."""
         if not self._count:
             return None
         found = _find_inside(predicate, self._values, self._column)
@@ -74,7 +74,7 @@ class OpenRows:
         return kept
 
     def as_keys(self, kept: Bools) -> tuple[PackedBytes, Bools]:
-        """Return rows and deletion marks, with all changes but these reduced to their keys."""
+        """Return rows and deletion marks, with all changes but those in `kept` reduced to their keys."""
         sizes = np.where(kept, self._rows.sizes, 0).astype(np.uint32)
         return PackedBytes(self._bytes(kept), sizes), ~kept
 

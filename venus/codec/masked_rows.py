@@ -47,15 +47,15 @@ class RowMasker:
         self._others = _segments(self._layout, range(first, len(self._layout.tags)), rules, key)
 
     def mask_record_ids(self, record_ids: PackedBytes) -> PackedBytes:
-        """Return the keys of rows."""
+        """Return the keys of rows, masked."""
         return self._mask(record_ids, self._key, 0, None)
 
     def mask_rows(self, rows: PackedBytes, is_deleted: Bools | None = None) -> PackedBytes:
-        """Return the columns that are not in the key; a deleted row has none."""
+        """Return the columns that are not in the key, masked; a deleted row has none."""
         return self._mask(rows, self._others, self._layout.key_count, is_deleted)
 
     def mask_changes(self, changes: TableChanges) -> TableChanges:
-        """Return a section of a batch."""
+        """Return a section of a batch, masked."""
         return replace(
             changes,
             record_ids=self.mask_record_ids(changes.record_ids),
@@ -63,7 +63,7 @@ class RowMasker:
         )
 
     def mask_full_rows(self, full: FullRows) -> FullRows:
-        """Return rows of the full data."""
+        """Return rows of the full data, masked."""
         stored, count = full.stored, len(full)
         if not count:
             return full
@@ -136,7 +136,7 @@ class _RowParts:
         return self._pieces.add(messages.data, bounds)
 
     def keep(self, piece: int, segment: int) -> None:
-        """Keep one segment of each message; the first is this piece."""
+        """Keep one segment of each message; `piece` is the segment of the first message."""
         self._choice.append(piece + self._cuts.shape[1] * np.arange(self._rows, dtype=np.int64))
         self._sizes += self._cuts[:, segment]
 

@@ -60,7 +60,7 @@ class Pieces:
 
 
 def pieces_of(data: bytes | Bytes, bounds: Ints) -> pa.Array:
-    """Return the pieces from bounds[i] to bounds[i + 1] as Arrow's; nothing is copied."""
+    """Return an Arrow array of the pieces from bounds[i] to bounds[i + 1]; nothing is copied."""
     type_ = pa.binary() if bounds.dtype == np.int32 else pa.large_binary()
     return pa.Array.from_buffers(type_, len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
 

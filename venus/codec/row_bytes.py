@@ -8,8 +8,8 @@ read, it becomes the delimiter that COPY has between values. So a row consists o
 byte is moved twice.
 
 Few rows are converted value by value: for a handful of rows the fixed cost of calls on whole batches dominates, and a
-transaction of one row waits for it in capture and in apply. Anything unusual (an escape, a key that is NULL, damage) is
-left to the code for batches, which also reports the error. So each function for few rows may return None.
+transaction of one row pays it in capture and again in apply. Anything unusual (an escape, a key that is NULL, damage)
+is left to the code for batches, which also reports the error: a function for few rows then returns None.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def _read_long(octets: Bytes, octet: Bytes, at: Ints) -> tuple[Ints, Ints]:
 
 #: More values than this are converted faster as a batch.
 FEW_VALUES_MAX = 128
-#: The maximum size of COPY text; it has few escapes or none.
+#: Longer COPY text is converted as a batch too.
 FEW_BYTES_MAX = 16 << 10
 _NULL = b"\\N"
 _FLAGS = {b"t": True, b"f": False}

@@ -38,7 +38,7 @@ _Field = descriptor_pb2.FieldDescriptorProto
 
 
 def package(schema: TableSchema) -> str:
-    """Return the protobuf package: versions of a table can live side by side in one pool."""
+    """Return the protobuf package of a version, so that versions of a table can be in one pool side by side."""
     return f"venus.rows.t{schema.table_id}.v{schema.version}"
 
 

@@ -150,7 +150,7 @@ class SealedChunk:
         return cls(digest=xxhash.xxh3_64_intdigest(body), body=body)
 
     def to_message(self) -> wire.SnapshotChunk:
-        """Return it as part of another message."""
+        """Return the chunk as part of another message."""
         return wire.SnapshotChunk(digest=self.digest, body=self.body)
 
     def serialise(self) -> bytes:
@@ -201,7 +201,7 @@ class Chunk:
 
     @property
     def sections(self) -> Iterator[FullRows]:
-        """The rows by schema version, mostly one."""
+        """The rows by schema version; mostly there is only one."""
         if not len(self.rows):
             return
         versions = self.rows.heads["version"]

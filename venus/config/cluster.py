@@ -20,7 +20,7 @@ _NETWORK = frozenset(
 
 
 def _check_one_for_each(where: dict[str, str]) -> dict[str, str]:
-    """Refuse two predicates for one table: ORDERS equals orders, and may be APP.ORDERS. Raises ValueError."""
+    """Refuse two predicates for one table: ORDERS is orders, and may also mean APP.ORDERS. Raises ValueError."""
     known: dict[str, str] = {}
     for name in sorted(where, key=lambda name: "." in name):
         lower = name.lower()
@@ -77,7 +77,7 @@ class ClusterSettings(SettingsSection):
     #: What happens to a column that sets below get: {"shop": {"orders.email": "hmac"}}, by business
     #: (venus/masking/border.py).
     columns: dict[Name, Annotated[ColumnRules, AfterValidator(_check_border)]] = {}
-    #: The key of the hmac columns there, in a file that only its owner may read.
+    #: The key of the hmac rules in `columns`, in a file that only its owner may read.
     masking_key_file: str = ""
     #: Sets by the site of a client, nearest first: {"lyon": ["paris", "nice"]}; otherwise those of the same site.
     near: dict[Name, Names] = {}
@@ -95,7 +95,7 @@ class ClusterSettings(SettingsSection):
     follower_backlog_bytes: int = Field(default=1 << 30, ge=0)
     #: How long a broker counts as alive after its last message to etcd.
     lease_s: float = Field(default=3.0, ge=2, le=60)
-    #: How long a live follower may make no progress before it leaves the in-sync set, or the leader hands over.
+    #: How long a live follower may make no progress before it leaves the in-sync set, or a leader before it hands over.
     silence_s: float = Field(default=5.0, ge=2, le=60)
 
     @property

@@ -90,7 +90,7 @@ class RecipientSettings(SettingsSection):
 
     @property
     def channel(self) -> str:
-        """webhook, mail or command."""
+        """The name of the channel: webhook, mail or command."""
         return "mail" if self.mail else "command" if self.command else "webhook"
 
 
@@ -131,7 +131,7 @@ class LimitsSettings(SettingsSection):
     slow_request_ms: Limit = 200.0
     #: Large work pauses while commits of businesses that send little take longer than this next to it; 0 = never.
     small_commit_ms: Limit = 50.0
-    #: After this long without progress a consumer gets half of its window, and so on.
+    #: Each time a consumer has made no progress for this long, its window is halved.
     slow_consumer_s: Seconds = 5.0
     #: Subscriptions by content of all clients together, and on one stream.
     subscriptions: Count = 20_000
@@ -149,7 +149,7 @@ class DegradeSettings(SettingsSection):
     #: CPU of the broker's process, in percent of one core; degrades lane 4 only.
     cpu_percent: Limit = 90.0
     cpu_sustain_s: Seconds = 60.0
-    #: Memory of the machine. Free disk space counts below twice broker.free_bytes_min.
+    #: Memory of the machine. Disk space counts too, once less than twice broker.free_bytes_min is free.
     memory_percent: Limit = 92.0
     #: How long work waits in the broker before it starts.
     lag_ms: Limit = 500.0
@@ -200,7 +200,7 @@ class SourceSettings(SettingsSection):
     #: Columns carried as another type than their default: {"APP.STUDENT.ACTIVE": "boolean"} (Oracle only).
     type_map: Pairs = {}
     columns: ColumnsSettings = ColumnsSettings()
-    #: At this size a log takes no more and its table has to be read again: a log must not fill the source's disk.
+    #: At this size a log takes no more changes, and its table must be read again: no log may fill the source's disk.
     log_rows_max: int = Field(default=0, ge=0)  # 0 = no limit
     log_bytes_max: int = Field(default=0, ge=0)  # of the log and its index; 0 = no limit
     #: Where new logs lie (Oracle only); empty = the default tablespace of VENUS's user.
@@ -215,8 +215,8 @@ class TargetSettings(SettingsSection):
     password_file: str = ""
     #: The schema of the tables; empty = the namespaces of the source ("main" of SQLite becomes "public").
     schema_: str = Field(default="", alias="schema")
-    #: How names are written: auto = names of upper-case dictionaries (Oracle) in lower case, lower = all names, keep =
-    #: none.
+    #: How names are written: auto = names of upper-case dictionaries (Oracle) in lower case, lower = all names in lower
+    #: case, keep = unchanged.
     names: Literal["auto", "lower", "keep"] = "auto"
     on_error: Literal["halt", "quarantine"] = "halt"
     #: How long a refused row is kept after it was applied, skipped or superseded.
@@ -337,7 +337,7 @@ class SecuritySettings(SettingsSection):
     roles: dict[str, Patterns] = {}
     #: Listen beyond loopback without TLS.
     insecure: bool = False
-    #: Where operators' commands are recorded; empty = in data_dir, of other processes in ~/.local/state/venus.
+    #: Where operators' commands are recorded; empty = a broker's in data_dir, others' in ~/.local/state/venus.
     audit_file: str = ""
 
 
@@ -380,7 +380,7 @@ class ApplySettings(SettingsSection):
 
 
 class SparkSettings(SettingsSection):
-    """Where `--engine spark` runs, and the sessions of everything else that uses Spark."""
+    """Where `--engine spark` runs, and options of every other Spark session of VENUS."""
 
     #: spark://HOST:PORT, yarn, k8s://..., local[N]; empty = this machine, and `--engine auto` decides by the size.
     master: str = ""

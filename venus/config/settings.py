@@ -210,7 +210,7 @@ def build_error(complaints: list[str], *, hint: str = "") -> ConfigError:
 
 def explain_errors(error: ValidationError, file: Path | None, text: str) -> list[str]:
     """Return a line for each complaint."""
-    # misspelt options first: an option that is missing because of one is no second mistake
+    # misspelt options first: an option that is missing because it is misspelt is no second mistake
     return [
         _explain_error(dict(found), file, text)
         for found in sorted(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
@@ -295,7 +295,7 @@ def _read(file: Path | None) -> str:
     if file is None:
         return ""
     try:
-        return file.read_text(encoding="utf-8-sig")  # Windows begins a file with a mark
+        return file.read_text(encoding="utf-8-sig")  # editors on Windows begin a file with a byte order mark
     except FileNotFoundError:
         hint = "`venus init SOURCE_URL TARGET_URL` writes one; or name another file with -c FILE"
         raise ConfigError(f"{file}: no such file", hint=hint) from None
@@ -324,7 +324,7 @@ def _parse(file: Path | None, text: str) -> dict[str, Any]:
 
 
 def _unfinished_line(what: str, text: str) -> int:
-    """Return the last line with the quote that is never closed; for other errors the last line."""
+    """Return the last line with a quote of the kind that is never closed; for other errors the last line."""
     lines = text.splitlines()
     quote = {'Expected "\'"': "'", "Unterminated string": '"'}.get(what, "")
     return max((number for number, line in enumerate(lines, 1) if quote in line), default=1)

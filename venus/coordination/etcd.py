@@ -135,7 +135,7 @@ class EtcdCoordinator:
     def brokers(self) -> tuple[LiveBroker, ...]:
         """Return the brokers whose leases have not ended. Raises Fenced if another process has replaced this one.
 
-        A caller that reads the records before this has seen nothing that the other process did in this broker's name.
+        Records that the caller read before this call contain nothing that such a process did in this broker's name.
         """
         living = self._read_valid("brokers", self._decode_living)
         drained = self.draining_brokers()
@@ -183,7 +183,7 @@ class EtcdCoordinator:
     # -- businesses ----------------------------------------------------------------------------------------------
 
     def leaderships(self) -> tuple[Leadership, ...]:
-        """Return every business of the cluster."""
+        """Return the record of every business of the cluster."""
         return self._read_valid("businesses", self._leadership)
 
     def read(self, business: str) -> Leadership | None:
@@ -227,7 +227,7 @@ class EtcdCoordinator:
         for _ in range(TRIES_MAX):
             key, found = self._read_forgotten(leadership.business)
             if found is not None and decode_forgotten(key, found.value) >= leadership.term:
-                return  # perhaps by an earlier attempt whose answer was lost
+                return  # stored already, perhaps by an earlier attempt whose answer was lost
             value = encode_forgotten(leadership.business, leadership.term)
             if self._client.swap(key, 0 if found is None else found.revision, value).done:
                 return
@@ -302,7 +302,7 @@ class EtcdCoordinator:
         return tuple(usable)
 
     def identity(self, *, create: bool) -> str | None:
-        """Return the id of the cluster, drawn once; None = there is none and `create` is False."""
+        """Return the id of the cluster, a random number drawn once; None = there is none and `create` is False."""
         key = f"{self._root}identity"
         found = self._client.read(key)
         if found is None and create:

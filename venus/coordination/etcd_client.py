@@ -1,7 +1,7 @@
 """Client of etcd's gRPC API: read, swap of one key, leases, a watch. The only file with etcd's protocol.
 
 A call goes to the address that answered last, then to the others in turn, until its time limit. So an attempt may have
-been carried out although its answer was lost. `repeated` shows that, because the result of a swap is uncertain then.
+been carried out although its answer was lost. `repeated` warns of that: the result of a swap is then uncertain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ANSWER_BYTES_MAX = 64 << 20
 ATTEMPT_S_MIN = 0.2
 AUTHENTICATE = "Auth/Authenticate"
 
-#: With this a member without etcd's majority fails at once instead of waiting.
+#: With this metadata, an etcd member without a majority fails at once instead of waiting.
 _METADATA = (("hasleader", "true"),)
 _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
@@ -296,7 +296,7 @@ class EtcdClient:
         return token
 
     def _log_in(self, address: str, timeout_s: float) -> str:
-        """Log in as the user, instead of the certificate's; return the token. Raises Refused, grpc.RpcError."""
+        """Log in as the configured user, not the certificate's; return the token. Raises Refused, grpc.RpcError."""
         request = etcd_pb2.AuthenticateRequest(name=self._login.user, password=self._login.read_password())
         try:
             answer = self._attempt(address, AUTHENTICATE, request, etcd_pb2.AuthenticateResponse, timeout_s, "")
@@ -312,7 +312,7 @@ class EtcdClient:
     def _has_expired(self, token: str, error: grpc.RpcError) -> bool:
         """Whether a call was refused because its token has expired: then it is repeated with a new one.
 
-        A new token of another thread stays.
+        A newer token that another thread has fetched stays.
         """
         details = error.details() or ""
         is_old = any(text in details for text in _OLD_TOKEN)

@@ -56,7 +56,7 @@ def move_replica(known: Leadership, source: str, target: str, living: Collection
 
 
 def add_replica(known: Leadership, broker: str, living: Collection[LiveBroker], wanted: int) -> Leadership:
-    """Return the record with a replica at `broker`; `wanted` is the number of [cluster]. Raises Refused."""
+    """Return the record with a replica at `broker`; `wanted` is `[cluster] replicas`. Raises Refused."""
     stay = known.staying_replicas
     if broker in stay:
         return known
@@ -127,7 +127,7 @@ def check_drain(known: Leadership, broker: str, living: Collection[LiveBroker]) 
 
 
 def has_too_few_replicas(known: Leadership, wanted: int) -> bool:
-    """Whether a business has too few replicas; `wanted` is the number of [cluster]."""
+    """Whether a business has too few replicas; `wanted` is `[cluster] replicas`."""
     return len(known.staying_replicas) < (known.replicas_wanted or wanted)
 
 
@@ -218,7 +218,8 @@ class RecordStore(Protocol):
 def with_policy(known: Leadership, policy: Policy, min_in_sync: int = 0) -> Leadership:
     """Return the record under another policy; `min_in_sync` 0 = a majority of its replicas for CONSISTENCY, else one.
 
-    Members that left last are known to be complete only as long as nothing could be acknowledged without them.
+    The members that left the in-sync set last stay known as complete only if nothing could be acknowledged without
+    them.
     """
     majority = max(len(known.replicas), 1) // 2 + 1
     wanted = min_in_sync or (majority if policy is Policy.CONSISTENCY else 1)

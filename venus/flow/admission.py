@@ -33,13 +33,13 @@ class Limiter(Enum):
     SLOW = "slow request"  # has waited too long for the disk
     BEHIND = "full data behind"  # the full data is too far behind the queue
     DISK = "disk"  # too little free space
-    DEGRADED = "degraded"  # half messages are degraded
+    DEGRADED = "degraded"  # the lane of half messages is degraded
     STREAMS = "streams"
     SNAPSHOTS = "snapshots"
     LOADS = "loads"  # readers of full data at once
     FULL_DATA = "full data"  # the leaky bucket
     CONSUMER = "slow consumer"
-    SMALL = "small commits"  # large work pauses for them
+    SMALL = "small commits"  # large work pauses for small commits
 
 
 #: A limiter counts as inactive this long after its last delay.
@@ -101,14 +101,14 @@ class LimiterRecord:
 
 @dataclass(slots=True)
 class DeliveryWindow:
-    """Bytes that may be outstanding, from `least` to `most`."""
+    """Number of bytes that may be outstanding at a consumer: between `least` and `most`."""
 
     most: int
     slow_s: float
     least: int = WINDOW_STEP_BYTES
     size: int = 0
     slow_since: float | None = None
-    _waits_since: float | None = None  # since when: for the oldest outstanding byte, or the last returned one
+    _waits_since: float | None = None  # arrival of the oldest outstanding byte, or of the last returned one
     _outstanding: int = 0
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class DeliveryWindow:
 
     @property
     def room(self) -> int:
-        """How many bytes more may be sent. A narrowed window is used in halves: tiny remainders make tiny frames."""
+        """How many more bytes may be sent; a narrowed window waits until half of it is free, to avoid tiny frames."""
         room = max(0, self.size - self._outstanding)
         return room if self.size == self.most or 2 * room >= self.size else 0
 
@@ -223,7 +223,7 @@ class LeakyBucket:
     _free_at: float = 0.0
 
     def delay_s(self, n: float, now: float) -> float:
-        """Return how long to wait before `n` units may go; they are counted as gone."""
+        """Return how long to wait before `n` units may be sent, and count them as sent."""
         if self.rate <= 0:
             return 0.0
         begin = max(now, self._free_at)
@@ -237,7 +237,7 @@ DEGRADED_PAUSE_S = 0.5
 PAUSE_MAX_S = 5.0
 #: When to ask again for a slot.
 SLOT_RETRY_S = 1.0
-#: The shared window is never smaller than the smallest group of the disk.
+#: The shared window is never smaller than the smallest group of disk writes.
 WINDOW_BYTES_MIN = 256 << 10
 #: Businesses whose buckets are remembered.
 METERS_MAX = 10_000

@@ -44,12 +44,12 @@ class RetryPolicy(Enum):
     """Reaction of a loop to an error."""
 
     WAIT = "try again, with growing pauses"
-    #: Another command has to act first: a target is loaded, a process ends.
+    #: Another command has to act first, for example load the target, or end.
     RARELY = "try again at long intervals, if other loops continue meanwhile"
     END = "end with the error's exit code"
 
 
-#: The first matching class counts: the reaction before the loop has worked, and afterwards.
+#: By class of error: the reaction before the loop has worked, and afterwards. The first matching class counts.
 RETRY_RULES: tuple[tuple[type[VenusError], RetryPolicy, RetryPolicy], ...] = (
     (UnknownHost, RetryPolicy.WAIT, RetryPolicy.WAIT),
     (NoSuchDatabase, RetryPolicy.END, RetryPolicy.WAIT),
@@ -159,7 +159,7 @@ class Breaker:
         return wait_s
 
     def record_unknown(self, now: float) -> None:
-        """Record that a call has no known outcome: its probe is due again."""
+        """Record that a call has no known outcome: if it was a probe, a new one is due."""
         if self.state is Circuit.HALF_OPEN:
             self.state, self._until = Circuit.OPEN, now
 
@@ -197,7 +197,7 @@ class Stalls:
         missing_s = 0.0
         if self._last is not None:  # the next beat is late already, or not due
             missing_s = max(0.0, now - max(self._last + self.every_s, since))
-        for begin, end in reversed(self._gaps):  # in order, and mostly one of the last is asked for
+        for begin, end in reversed(self._gaps):  # the gaps are in order, and mostly a recent one is asked for
             if end <= since:
                 break
             missing_s += max(0.0, min(end, now) - max(begin, since))

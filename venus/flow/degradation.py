@@ -29,7 +29,7 @@ class Lane(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-#: How many blocking calls of a lane run concurrently; half messages have the commit thread of their own.
+#: How many blocking calls of a lane run concurrently; half messages have their own, the commit thread.
 THREADS = {Lane.CONTROL: 2, Lane.INCREMENTS: 2, Lane.FULL_DATA: 4, Lane.DETAILS: 1}
 
 
@@ -160,12 +160,12 @@ class Degradation:
             f"{mark.named or mark.resource} is at {value:,.0f}{mark.unit}, the limit is {mark.high:,.0f}{mark.unit}"
         )
         self.degraded.append(DegradedLane(lane=lane, since=now, reason=reason, way_out=mark.way_out))
-        self._above_since.clear()  # each further lane takes its own time
+        self._above_since.clear()  # each further lane needs the full time again
         self._calm_since = None
         return f"lane {lane.value} ({lane.label}) is degraded: {reason}"
 
     def _restore(self, now: float, *, calm: bool) -> list[str]:
-        """Restore the last degraded lane if it has been calm for long enough; return the change in words."""
+        """Restore the last degraded lane if the load has been low for long enough; return the change in words."""
         if not calm or not self.degraded:
             self._calm_since = None
             return []

@@ -86,7 +86,7 @@ class MeasuredRetention:
 
     @property
     def mean_absence_s(self) -> float:
-        """Their mean length; 0 without any."""
+        """The mean length of the absences that count; 0 without any."""
         return max(0.0, self._absent_s) / len(self._absences) if self._absences else 0.0
 
     def _drop_absences(self, now: float) -> None:

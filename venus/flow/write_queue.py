@@ -1,6 +1,6 @@
 """Queues in front of the disk: the write window that all businesses share, and the fair queue of the commit thread.
 
-Accepted writes wait in memory until they are saved. A write that waits too long is refused, so receiving it was
+Accepted writes wait in memory until they are saved. A write that waits too long is refused, and then receiving it was
 useless. A bound for each business does not prevent that: 200 businesses within the bound add up to 200 times as much.
 So all businesses share one window. It grows while saved writes have hardly waited, and is cut when they have waited
 longer than `target_s`: additive increase, multiplicative decrease, as in TCP. A business without room waits in line
@@ -141,7 +141,7 @@ class WriteQueue:
 SHARE = 2.0
 #: Every business may hold this much: one frame on its way to the disk and the next one.
 LEAST_BYTES = 2 << 20
-#: Growth of the remembered shortest time with each later one, so that it adapts to a longer line.
+#: Each later write raises the remembered shortest time by this part, so that it adapts to a longer line.
 _FORGET = 0.02
 #: Businesses that are kept; beyond that, an idle one is removed.
 BUSINESSES_MAX = 10_000

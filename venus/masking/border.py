@@ -5,7 +5,7 @@ dropped, and an entry of `left_out` says so. Only this set has the plain values 
 deletions and the order of rows depend on them.
 
 A rule applies to a column's number from the first version on in which it has the name, also after the column was
-renamed at the source. From the first version of a table that the rules do not fit, nothing of it is sent.
+renamed at the source. Once a table has a version that the rules do not fit, nothing of it is sent from that version on.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Border:
         return set().union(*(one.named_columns(schema) for schema in versions if not schema.is_heartbeat))
 
     def _place_rules(self, versions: Seq[TableSchema]) -> _Placed:
-        """Return the rules by column number, each with its place; if several name a column, the first."""
+        """Return the rules by column number, each with its place; if several name a column, the first one counts."""
         found: _Placed = {}
         for name, rule in self.rules.rules.items():
             for number in self._named_columns(name, versions):
@@ -155,7 +155,7 @@ def _argument_mark(schema: ProjectedSchema, name: str) -> str:
 
 
 def flatten(schema: TableSchema) -> TableSchema:
-    """Return a projected version as if the source had it so, with an entry for each changed column."""
+    """Return a projected version as if the source had this form, with an entry for each changed column."""
     if not isinstance(schema, ProjectedSchema):
         return schema
     kept = {f.name: getattr(schema, f.name) for f in fields(TableSchema)}

@@ -20,7 +20,7 @@ from venus.masking.keyed_hash import Bytes, Ints, hash_values
 from venus.masking.syntax import CONSTANT, TEXT, TRUNCATE, YEAR, ColumnRule
 from venus.model import Column, Kind, LogicalType
 
-#: pa.Array of a column, or NULL, as large_binary, in and out.
+#: Takes and returns the values of a column: an Arrow array of large_binary, or of type null.
 ColumnFunction = Callable[[pa.Array], pa.Array]
 
 _BYTES = pa.large_binary()
@@ -32,7 +32,7 @@ _YEARS = {
     Kind.TIMESTAMPTZ: (r"^(\d+)-\d\d-\d\d[ T][\d:.]+(\+00)?(?::00)?( BC)?$", r"\1-01-01 00:00:00+00\3"),
 }
 _ENDLESS = pa.array(["infinity", "-infinity"], pa.large_string())
-#: Where the hyphens of a uuid are not.
+#: The places of a uuid's digits; the hyphens are at the others.
 _UUID_PLACES = [i for i in range(36) if i not in (8, 13, 18, 23)]
 #: The spelling of most dates.
 _DAY = np.frombuffer(b"0000-00-00", dtype=np.uint8)

@@ -75,7 +75,7 @@ def source_of(schema: TableSchema) -> TableSchema:
 
 
 def columns_of(schema: TableSchema) -> TableColumns:
-    """Return the rules that have made this description."""
+    """Return the rules by which this description was made."""
     return schema.rules if isinstance(schema, ProjectedSchema) else TableColumns()
 
 

@@ -118,7 +118,7 @@ class RuleSet:
         elsewhere: Seq[str] | None = (),
         dropped: Mapping[int, Collection[str]] = NONE_DROPPED,
     ) -> dict[int, TableColumns]:
-        """Return the rules like `resolve`; a new table that they do not fit gets the reason, others raise."""
+        """Return the rules like `resolve`; a new table that they do not fit gets a `misfit`, a settled one raises."""
         with suppress(ConfigError):
             return self.resolve([*settled, *new], elsewhere=elsewhere, dropped=dropped)
         fitting, misfits = list(settled), {}
@@ -209,7 +209,7 @@ class RuleSet:
                 raise ConfigError(f"{renamed}: {schema.qualified_name} would have two columns called {name}")
 
     def _check_ends(self, known: Seq[TableSchema], found: Mapping[int, Mapping[int, tuple[str, ColumnRule]]]) -> None:
-        """Refuse foreign keys with another mask at each end."""
+        """Refuse foreign keys whose two ends are masked differently."""
         for schema in known:
             for key, ours, other, theirs in find_unequal_ends(schema, known, found):
                 place = (ours or theirs or ("", None))[0]

@@ -67,7 +67,7 @@ def _suggest(column: Column, table: TableSchema) -> ColumnRule | None:
 
 
 def _split_words(name: str) -> set[str]:
-    """Return the words of a name and its joined neighbours: first_name and FirstName both have firstname."""
+    """Return the words of a name, and neighbouring words joined: first_name and FirstName both yield firstname."""
     words = [word.lower() for word in _WORDS.findall(name)]
     return {*words, *(a + b for a, b in itertools.pairwise(words))}
 

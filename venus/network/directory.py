@@ -312,7 +312,7 @@ class Preference(Generic[NameT]):
         return self.choices[: self._in_use]
 
     def take_due(self, now: float) -> tuple[NameT, ...]:
-        """Return the nearer choices to check now; each is then not due for LOOK_EVERY_S."""
+        """Return the nearer choices to check now; each is due again after LOOK_EVERY_S."""
         found = tuple(one for one in self.nearer() if now >= self._looked.get(one, float("-inf")) + LOOK_EVERY_S)
         self._looked.update(dict.fromkeys(found, now))
         return found

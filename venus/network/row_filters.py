@@ -211,7 +211,7 @@ def encode_identity(identity: RowsIdentity | None) -> dict[str, Any] | None:
 
 
 def decode_identity(stored: dict[str, Any] | None) -> RowsIdentity | None:
-    """Decode an identity; None = a position of an older version, which has none."""
+    """Decode an identity; None = the position is of an older version, which stores none."""
     if stored is None:
         return None
     tables = (
@@ -271,7 +271,7 @@ class _Span:
     first: int
     end: int | None
     has_rows: bool = True
-    whole: bool = False  # every row, up to `end`
+    whole: bool = False  # every row passes, in the versions before `end`
 
     def has_version(self, version: int) -> bool:
         return self.first <= version and (self.end is None or version < self.end)
@@ -291,7 +291,7 @@ def _combine(spans: Seq[_Span], versions: dict[int, TableSchema]) -> tuple[str, 
     if not all(span.has_rows for span in spans):
         return NO_ROWS, NO_ROWS
     first = max(span.first for span in spans)
-    if not all(span.has_version(first) for span in spans):  # one set was frozen before another was filled
+    if not all(span.has_version(first) for span in spans):  # one set froze it before another was filled
         each = [_combine([span], versions) for span in spans]
         return " and then ".join(words for words, _ in each), ";".join(identity for _, identity in each)
     texts = dict.fromkeys(span.text for span in spans if not span.whole)

@@ -42,7 +42,7 @@ class Load:
 
 
 def load_rate(used: float) -> float:
-    """Return the load rate of a broker: the used share, above the critical point plus half of the rest."""
+    """Return the load rate of a broker: the used share. Above CRITICAL, half of the unused share is added."""
     used = min(1.0, max(0.0, used))
     return used + (1 - used) / BACK_OFF if used > CRITICAL else used
 

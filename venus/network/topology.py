@@ -277,7 +277,7 @@ class Hop:
     home_variance: float = 0.0
     mean_s: float = 0.0  # mean and deviation of this hop alone
     deviation_s: float = 0.0
-    state: str = ""  # of the mirror; empty = this is the home, or unknown
+    state: str = ""  # state of the mirror; empty = this is the home, or the state is unknown
     reason: str = ""
     #: The nearest upstream set, for how long it has not been used, and why; empty = it is in use.
     nearest: str = ""
@@ -342,7 +342,7 @@ class TopologyView:
 def measure_hops(sets: Iterable[SetView]) -> tuple[SetView, ...]:
     """Return the sets with mean and deviation of the delivery time of each hop alone.
 
-    They follow from the times since the home at both ends, because the times of two hops are independent.
+    They are computed from the times since the home at both ends: the times of two hops are independent.
     """
     found = tuple(sets)
     at_home = {(one.set.name, hop.business): hop for one in found for hop in one.businesses}

@@ -76,7 +76,7 @@ class Value:
 
 
 def own_type(schema: TableSchema, column: Column) -> OwnType | None:
-    """Return the enum that a column is of."""
+    """Return the enum that is the column's type."""
     return next((t for t in schema.types if t.labels and t.sql_name == column.source_type), None)
 
 

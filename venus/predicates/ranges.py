@@ -189,7 +189,7 @@ def _normalise(found: Range) -> Range | None:
 
 
 def is_same(one: str, other: str, schemas: Seq[TableSchema]) -> bool:
-    """Return whether two texts mean the same rows by any version of a table; empty = every row."""
+    """Return whether two texts mean the same rows, by the first version that fits both; an empty text = every row."""
     if one == other:
         return True
     for schema in schemas if one and other else ():
@@ -201,7 +201,7 @@ def is_same(one: str, other: str, schemas: Seq[TableSchema]) -> bool:
 
 
 def differing_column(before: Predicate | None, after: Predicate | None) -> str:
-    """Return a column that both name but that differs between them; empty = there is none.
+    """Return a column that both name but whose range differs; empty = there is none.
 
     Both are compiled from one text, for two versions of a table.
     """

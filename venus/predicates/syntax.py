@@ -32,7 +32,7 @@ class PredicateRefused(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Token of the text; `at` is its first character, from 1."""
+    """Token of the text; `at` is the place of its first character, from 1."""
 
     sort: str
     text: str
@@ -45,7 +45,7 @@ class Word:
 
 
 def split_words(text: str) -> list[Word]:
-    """Return the words, followed by one of the sort `end`. Raises PredicateRefused."""
+    """Return the words, followed by an end marker. Raises PredicateRefused."""
     found: list[Word] = []
     at = 0
     while not found or found[-1].sort != "end":
@@ -131,7 +131,7 @@ _POSSIBLE = "allowed: =, <, <=, >, >=, BETWEEN, IN (...), IS NULL and IS NOT NUL
 _COMPARISONS = ("=", "<", "<=", ">", ">=")
 _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NO_COLUMN = frozenset({"and", "between", "false", "in", "is", "like", "not", "null", "or", "true"})
-#: A type's name before a text makes it a constant; the column's type decides how it is read.
+#: Type names that may stand before a text constant; the column's type decides how the constant is read.
 _TYPED = frozenset({"date", "time", "timestamp", "timestamptz"})
 
 

@@ -39,8 +39,8 @@ class Runner(Protocol):
         """Yield the results as they arrive, in any order: each result identifies its task.
 
         A task may run again after its worker was lost, even twice at once, so the function must be idempotent.
-        Function, tasks and results are picklable, the function by its name. Raises the VenusError of a failed task, and
-        then starts no further tasks. Raises WorkerLost if workers keep dying.
+        Function, tasks and results must be picklable, the function by its name. Raises the VenusError of a failed task,
+        and then starts no further tasks. Raises WorkerLost if workers keep dying.
         """
         ...
 
@@ -81,7 +81,7 @@ class LocalRunner:
 
 
 def _start_worker() -> None:
-    """Prepare a worker before its imports: it must end with its parent, which cannot stop it after a kill."""
+    """Prepare a worker before its imports: it must end with its parent, even if the parent is killed."""
     keep_freed_memory()
     delay_collection()
     threading.Thread(target=_end_with_parent, name="venus-parent", daemon=True).start()

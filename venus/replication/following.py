@@ -22,7 +22,7 @@ class Following:
 
     A fetch reports what is on this disk, so none is open while the log changes, except a fetch ahead: while a large
     reply is written, the next reply is on its way. That reply is kept until the log has settled, and dropped if the log
-    then ends elsewhere. It belongs to one leader and term, as this object does.
+    then ends elsewhere. Like this object, that reply belongs to one leader and term.
     """
 
     def __init__(self, position: Position, leader: Member, known: Leadership, patience: ReplicationTimes) -> None:
@@ -34,7 +34,7 @@ class Following:
         self._asked_at: float | None = None  # when the open fetch was sent
         self._ahead_from = 0  # the entry at which the reply to the open fetch ahead begins; 0 = there is none
         self._ahead: m.Entries | None = None  # that reply, while the log changes
-        self._may_fetch_ahead = True  # a leader of an older version ignores where the reply should begin
+        self._may_fetch_ahead = True  # False = the leader's version ignores where a reply should begin
 
     def begin(self, now: float) -> list[m.Effect]:
         """Fetch what follows the log, or continue an installation that another leader's term had begun."""
@@ -70,11 +70,12 @@ class Following:
             return []
         match event.answer:
             case None:
-                self._asked_at = None  # the next tick repeats it
+                self._asked_at = None  # the next tick repeats the fetch
                 return []
             case m.NotLeading(term=term):
                 patience = self._patience
-                # soon if that broker will learn that it leads; else after the timeout, or when the record changes
+                # fetch again soon if that broker will learn that it leads; else after the timeout, or once the record
+                # changes
                 self._asked_at = now - patience.fetch_s + patience.idle_s if term < self.term else now
                 return [m.ReadRecords()]
             case m.Entries() | m.LogsDiverge() | m.LogTrimmed() if event.answer.term != self.term:
@@ -294,7 +295,7 @@ class Elections:
     def _queue_position(self, known: Leadership, live: Mapping[Member, LiveBroker]) -> int:
         """Return the position of this broker in the order of elections, so that brokers do not start them together.
 
-        The others wait for the leader of the record while it lives, so it need not wait for them.
+        While the leader of the record lives, the other brokers wait for it. So that leader need not wait for them.
         """
         if known.leader == self._me:
             return 0

@@ -15,7 +15,7 @@ from itertools import pairwise
 from venus.network.scheduling import grade_loads
 from venus.replication.records import Leadership, LiveBroker, Member
 
-#: Above this multiple of the mean, for this long, the busiest broker hands over by itself.
+#: The busiest broker hands over without a request once it has led more than this multiple of the mean for this long.
 UNEVEN = 1.5
 UNEVEN_S = 600.0
 #: Interval to the next attempt after a hand-over that failed.
@@ -59,7 +59,8 @@ def _expected_leader(known: Leadership, living: Collection[str]) -> str:
 def plan_elections(records: Collection[Leadership], live: Live) -> dict[str, dict[str, int]]:
     """Return for each business without a living leader the ranks of its candidates, by broker.
 
-    Each plan counts those before it, so that one broker does not win all elections at the same time.
+    The plan of each business counts the expected leaders of the earlier plans. So one broker does not win all elections
+    at the same time.
     """
     orphans = sorted((known for known in records if known.leader not in live), key=lambda known: known.business)
     if not orphans:
@@ -114,7 +115,7 @@ class _Balance:
         return sum(self.led.values()) / max(1, len(self.led))
 
     def find_path(self) -> list[str]:
-        """Return brokers from one that leads too much to one that leads at least two fewer; [] = it is balanced."""
+        """Return a path from a broker that leads too many to one that leads at least two fewer; [] = none is needed."""
         for source in sorted(self.led, key=lambda name: (-self.led[name], name)):
             before: dict[str, str] = {source: ""}
             waiting = deque([source])
@@ -205,7 +206,7 @@ def find_obstacle(records: Iterable[Leadership], live: Live) -> str:
 
 
 class Balancer:
-    """Automatic balancing, in every broker: the one that leads too much hands over, one business at a time.
+    """Automatic balancing, in every broker: the broker that leads too many hands them over, one at a time.
 
     A business that could not be handed over stays where it is in the plans of the next AGAIN_S, so it does not block
     the others.
@@ -215,7 +216,8 @@ class Balancer:
         self._me, self._uneven_s = me, uneven_s
         self._since: float | None = None  # since when it has been uneven, or not balanced yet
         self._asked: dict[str, tuple[int, float]] = {}  # by business: the record's version at a hand-over, and when
-        self._awaited: dict[tuple[str, int], float] = {}  # since when (another broker, what it leads) should hand over
+        #: By another broker and the number of businesses that it leads: since when it should hand over.
+        self._awaited: dict[tuple[str, int], float] = {}
 
     def next_move(self, records: Mapping[str, Leadership], live: Live, now: float) -> Move | None:
         """Return the hand-over that this broker should begin now; None = none."""
@@ -267,5 +269,5 @@ def _leader_name(known: Leadership) -> str:
 
 
 def _pin(records: Sequence[Leadership], fixed: Collection[str]) -> list[Leadership]:
-    """Return the records; no plan changes the leaders of the fixed businesses."""
+    """Return the records without the candidates of the fixed businesses, so that no plan moves these."""
     return [replace(one, in_sync=frozenset()) if one.business in fixed else one for one in records]

@@ -28,18 +28,18 @@ class FollowerProgress:
     end: int = 0  # the first index that it does not have on disk
     version: int = 0  # of the record that it knew at its last fetch
     heard_at: float = 0.0
-    leader_end: int = 0  # end of the leader's log at a fetch, the last one unless that was one ahead
+    leader_end: int = 0  # end of the leader's log at the fetch that counts (see `after_fetch`)
     leader_end_at: float = 0.0  # the time of that fetch
-    caught_up_at: float = 0.0  # when it last had the whole log of that time
-    moved_at: float = 0.0  # when it last had the whole log, or more than before
+    caught_up_at: float = 0.0  # the last time for which it is known to have had the whole log
+    moved_at: float = 0.0  # when it last had the whole log, or had more of it than at the fetch before
 
     def after_fetch(
         self, end: int, version: int, leader_end: int, now: float, *, ahead: bool = False
     ) -> FollowerProgress:
         """Return the progress after a fetch of the follower.
 
-        A fetch `ahead` is sent before the disk has what the previous fetch returned, so the end of that fetch still
-        counts.
+        A fetch `ahead` is sent before the disk has what the previous fetch returned, so the leader's end at the
+        previous fetch still counts.
         """
         if end >= leader_end:
             caught_up_at = now
@@ -62,7 +62,7 @@ class FollowerProgress:
         )
 
     def after_wait(self, now: float) -> FollowerProgress:
-        """Return the progress of a follower that had everything until now."""
+        """Return the progress of a follower that had every entry until now."""
         return replace(self, caught_up_at=now, moved_at=now)
 
 
@@ -71,7 +71,8 @@ def high_watermark(
 ) -> int:
     """Return the newest index that is safe; `before` is the previous one; the index never falls.
 
-    `own_end` is the end of the log on the leader's disk; `asked_for` is a change without an answer yet.
+    `own_end` is the end of the log on the leader's disk; `asked_for` is a requested change of the record that has no
+    answer yet.
     """
     sets = [known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]
     if min(map(len, sets)) < known.min_in_sync:
@@ -219,7 +220,7 @@ class Leading:
     # -- the record ------------------------------------------------------------------------------------------------
 
     def on_record(self, leadership: Leadership) -> None:
-        """Handle a newer record of the same term: it decides an open change."""
+        """Handle a newer record of the same term: it shows whether a requested change was made."""
         self.known = leadership
         self._requested = None
 
@@ -235,7 +236,8 @@ class Leading:
     def tick(self, live: frozenset[Member] | None, now: float) -> list[m.Effect]:
         """Maintain the in-sync set, reply to waiting followers, hand over.
 
-        A change without a certain answer counts until a newer record arrives: the same change is requested again.
+        A requested change without a certain answer stays pending until a newer record arrives: until then the leader
+        requests the same change again.
         """
         if now - self._ticked_at > self._patience.silence_s / 4:
             self._listens_since = now  # the process was suspended: fetches sent during that time arrive now

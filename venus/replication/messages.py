@@ -140,7 +140,7 @@ class BallotReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapResult:
-    """Result of a swap: the record `stored`, None = refused; `certain` False = it may have been carried out."""
+    """Result of a swap. `stored` is the new record, None = refused; `certain` False = the swap may have happened."""
 
     before: Leadership
     after: Leadership
@@ -150,7 +150,7 @@ class SwapResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverRequest:
-    """Hand the leadership over to another member without a failed acknowledgement."""
+    """Request to hand the leadership over to another member, so that no acknowledgement fails."""
 
     to: Member
 
@@ -194,8 +194,8 @@ class SendFetch:
 class SendReply:
     """Reply to a follower's fetch.
 
-    The host adds the entries from `first` on that fit into a frame to Entries. It reads them before any later order
-    changes the log.
+    If the reply is an Entries, the host adds the entries from `first` on that fit into a frame. It reads them before
+    any later order changes the log.
     """
 
     to: Member

@@ -82,7 +82,7 @@ class LogChanged:
 
 @dataclass(slots=True, kw_only=True)
 class Position:
-    """Position of a log: `high` < `durable_end` <= `end`, except while the log is ahead of this copy.
+    """Position of a log: `high` < `durable_end` <= `end`, except until a change of the log is reported here.
 
     `whole` = no installation of the full data is unfinished.
     """

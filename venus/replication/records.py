@@ -4,8 +4,8 @@ VENUS 3.1; RocketMQ part 2; Tensor IV-C. The coordinator offers compare-and-swap
 rests on `swap` alone. A watch is a hint to read again; a result may be old when it arrives.
 
 The next leader is one of the complete replicas. Health only breaks ties among them: excluding sub-healthy brokers
-first, as Tensor does, loses acknowledged writes. So does the scheduler's order (venus/replication/leaders.py): complete
-replicas have everything acknowledged, and may differ by what was proposed since.
+first, as Tensor does, loses acknowledged writes. The scheduler's order (venus/replication/leaders.py) also only breaks
+ties: complete replicas have everything acknowledged, and may differ by what was proposed since.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class InstallationProgress:
     business: str
     leader: str  # the broker that provides the copy
     records: int  # received, including those of an interrupted attempt
-    records_expected: int  # about; 0 = not known yet
+    records_expected: int  # approximate; 0 = not known yet
     nbytes: int
     bytes_per_s: int
-    seconds_left: int = -1  # about; -1 = not known yet
+    seconds_left: int = -1  # approximate; -1 = not known yet
 
 
-#: How `unhealthy` begins while a lane is degraded.
+#: The first characters of `unhealthy` while a lane is degraded.
 LANE = "lane "
 
 
@@ -76,7 +76,7 @@ class LiveBroker:
 
     @property
     def is_degraded(self) -> bool:
-        """Whether it serves a lane less because of its load."""
+        """Whether it limits a lane because of its load."""
         return self.unhealthy.startswith(LANE)
 
 
@@ -85,7 +85,7 @@ class LossWindow:
     """Possible loss of an unclean election, until it is closed: offsets from `first_offset` to below `end_offset`.
 
     -1 = the end is not known yet: the producer reports it, because the source has every change. `verified` are the
-    consumer groups whose targets were compared with the source since, and repaired.
+    consumer groups whose targets were compared with the source after the election, and repaired.
     """
 
     term: int
@@ -126,9 +126,9 @@ class Leadership:
     replicas: tuple[str, ...] = ()  # the brokers that should have a replica
     policy: Policy = Policy.CONSISTENCY
     min_in_sync: int = 1
-    unclean_terms: tuple[int, ...] = ()  # terms whose leader was not known to be complete, until closed
+    unclean_terms: tuple[int, ...] = ()  # terms of leaders that may have been incomplete; until closed
     losses: tuple[LossWindow, ...] = ()  # their known possible losses
-    successor: str = ""  # the broker requested as leader; the leader waits a while for it, tries once, clears it
+    successor: str = ""  # the broker requested as leader; the leader waits for it, tries one hand-over, clears this
     leaving: tuple[str, ...] = ()  # replicas that the leader removes once all others are in sync
     replicas_wanted: int = 0  # wanted number of replicas; 0 = as in [cluster] of its leader
     min_in_sync_wanted: int = 0  # `min_in_sync` is raised to this once that many are in sync; 0 = it stays

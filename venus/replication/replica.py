@@ -37,7 +37,7 @@ class Replica:
         self.patience = patience
         self.known: Leadership | None = None
         self.live: dict[Member, LiveBroker] | None = None  # None = never read
-        self._live_is_newer = False  # than the known record
+        self._live_is_newer = False  # whether `live` was read after the known record
         self.healthy = True
         self.lease_until = m.NO_LEASE
         self._floor: int | None = (

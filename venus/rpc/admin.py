@@ -16,7 +16,7 @@ from venus.wire import broker_pb2
 M = TypeVar("M", bound=Message)
 
 CALL_TIMEOUT_S = 30.0
-#: Tables in a status, unless all are requested; these are read in pages.
+#: Number of tables in a status. `whole_status` reads all tables, in pages of this size.
 SHOWN_TABLES_MAX = 1_000
 NAMED_TABLES_MAX = 50_000
 PAGE_TABLES = 10_000
@@ -138,7 +138,7 @@ def _entry(status: broker_pb2.BrokerStatus, business: str) -> broker_pb2.Busines
 
 
 def is_home(network: broker_pb2.NetworkStatus, entry: broker_pb2.BusinessStatus | None) -> bool:
-    """Return whether producers may ship for a business there: by configuration, or since its promotion.
+    """Return whether producers may ship a business to this broker: by configuration, or since its promotion.
 
     `entry` None: the broker has no data of the business yet.
     """

@@ -64,7 +64,7 @@ def channel_options(
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.bdp_probe", 0),
-        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),  # counts only without the probe
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),  # has an effect only without the bandwidth probe
         # Half of the shortest keepalive of a peer, so that no peer is treated as a ping flood.
         ("grpc.http2.min_ping_interval_without_data_ms", int(min(keepalive_s, CLUSTER_KEEPALIVE_S) * 500)),
     ]

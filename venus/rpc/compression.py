@@ -23,12 +23,12 @@ from venus.wire import broker_pb2
 
 #: Bodies of at least this size are compressed: twice the limit of a batch of small rows.
 LARGE_BYTES = 2 << 20
-#: An uncompressed body must fit into one message, so a compressed one is limited alike.
+#: An uncompressed body must fit into one message, so compressed bodies have the same limit.
 BODY_BYTES_MAX = MESSAGE_BYTES_MAX
 _WRITE_BYTES = 1 << 20
 _WINDOW_LOG = 25
 WINDOW_BYTES = 1 << _WINDOW_LOG
-#: Quick, and with a search for matches that lie far back.
+#: A quick level that still searches for matches that lie far back.
 _LEVEL = 1
 
 
@@ -53,7 +53,7 @@ class BodyCompressor:
         return frame
 
     def _compress(self, message: broker_pb2.Half | broker_pb2.Increment, generation: int) -> None:
-        if message.ByteSize() < LARGE_BYTES:  # which copies nothing
+        if message.ByteSize() < LARGE_BYTES:  # the size is computed without a copy
             return
         if self._stream is None or generation != self._generation:
             self._stream = zstandard.ZstdCompressor(compression_params=_parameters()).compressobj()

@@ -74,12 +74,12 @@ def decode_comparison(text: str | None) -> LastComparison | None:
 
 ACTIVE = "ACTIVE"  # every change is applied at once
 RESYNCING = "RESYNCING"  # it is being made equal to the full data
-#: At the source: an operator is removing the table from capture while its log is still captured; it is removed.
+#: At the source: the removal of a table from capture waits for the rest of its log (RELEASING), or is complete.
 RELEASING, RELEASED = "RELEASING", "RELEASED"
 #: States in which a table makes progress by itself; every other needs an operator.
 MOVING_STATES = (ACTIVE, "CATCHUP", "LOADING", RESYNCING)
 NO_FIGURES = AdapterFigures()
-#: The beginning of the reason of a table that is PAUSED at the source because of a row; it is retried automatically.
+#: The beginning of the reason of a table that is PAUSED at the source because of a row; capture retries the row.
 UNFIT = "cannot be carried: "
 #: The beginning of the reason of a table that the source's user may no longer read.
 UNREADABLE = "may not be read: "
@@ -91,7 +91,7 @@ GONE = "the table is gone"
 RESYNC_FAILED = "resync failed: "
 #: The beginning of the reason of a table at the source whose fill ships only what differs from the full data.
 COMPARED = "compared with the broker's full data"
-#: At the source: the patterns match it and it is not captured; the reason says why it cannot be captured, if so.
+#: At the source: the patterns match the table, but it is not captured. If it cannot be captured, the reason says why.
 NOT_CAPTURED = "NOT_CAPTURED"
 #: The words after the name of a table that is not captured.
 MATCHES = "matches the patterns and"
@@ -101,7 +101,7 @@ STARTING_OVER = "it is being made equal to the full data: its changes"
 COLUMNS_CHANGED = "it is being made equal to the full data: the rules for its columns have changed"
 #: Its changes wait for a lock of another session.
 WAITING = "WAITING"
-#: The switch of the application between two databases is not finished; the reason says so, with the way out.
+#: The switch of the application between two databases is not finished; the reason says so, with the remedy.
 SWITCHING = "SWITCHING"
 #: Always in the metrics, so that the graph of each state starts at zero.
 HELD_STATES = ("HALTED", "PAUSED", "RESYNC")
@@ -136,7 +136,7 @@ class TableCondition:
 
     @property
     def has_failed_resync(self) -> bool:
-        """Whether it follows, but a requested resync has failed."""
+        """Whether its changes are applied, but a requested resync has failed."""
         return self.state == ACTIVE and self.reason.startswith(RESYNC_FAILED)
 
 
@@ -158,7 +158,7 @@ def uncaptured_condition(name: str, obstacle: str) -> TableCondition:
 
 
 def uncaptured_problem(name: str, obstacle: str) -> str:
-    """Return the sentence that a matching table is not captured, with the way out."""
+    """Return the sentence that a matching table is not captured, with the remedy."""
     leaves_out = "`source.exclude` of the configuration leaves it out"
     if obstacle:
         return (
@@ -183,10 +183,10 @@ class AdapterCondition:
     """The condition of one adapter: its tables that are not ordinary."""
 
     paused: bool = False
-    #: When the application took over the target, after which VENUS no longer writes to it; empty = it follows.
+    #: When the application took over the target, after which VENUS no longer writes to it; empty = VENUS writes to it.
     cut_over: str = ""
     tables: tuple[TableCondition, ...] = ()
-    #: The number of further tables that do not follow, beyond the limit of a report.
+    #: The number of further tables with changes that are not applied, beyond the limit of a report.
     left_out: int = 0
     #: The number of changes in quarantine, of all tables.
     quarantined: int = 0
@@ -202,7 +202,7 @@ class AdapterCondition:
         cut_over: str = "",
         figures: AdapterFigures = NO_FIGURES,
     ) -> AdapterCondition:
-        """Omit ordinary tables. Those that need an operator come first, the never captured ones last among these."""
+        """Omit ordinary tables. First come those that need an operator, of these the uncaptured ones last."""
         reported = sorted(
             (t for t in tables if not t.is_ordinary),
             key=lambda t: (t.state in MOVING_STATES, t.state == NOT_CAPTURED, t.name),
@@ -211,7 +211,7 @@ class AdapterCondition:
 
 
 def problems(condition: AdapterCondition, target: str = "") -> list[str]:
-    """Return a sentence for each problem that needs an operator, with the way out; no `target` = at the source."""
+    """Return a sentence for each problem that needs an operator, with the remedy; no `target` = at the source."""
     if condition.cut_over:
         return []
     where, at = (f"target {target}", f" --target {target}") if target else ("source", "")
@@ -284,7 +284,7 @@ def unaccounted_problem(rows: int, target: str) -> str:
 
 
 def _find_way_out(table: TableCondition, at: str) -> str:
-    """Return the way out, unless the reason has it; `at` names the target as an option, empty at the source."""
+    """Return the remedy, unless the reason names it; `at` names the target as an option, empty at the source."""
     if "`venus " in table.reason or table.reason.startswith((UNREADABLE, UNUSABLE)):
         return ""
     if table.state == "HALTED" and not table.reason.startswith(RESYNC_FAILED):
@@ -324,7 +324,7 @@ def set_problems(group: str, *, connected: bool, backlog_rows: int, late_s: floa
 
 
 def silence_sentence(seconds: float, halves: int) -> str:
-    """Return the sentence that no change has arrived for `seconds`; `halves` undecided half messages have."""
+    """Return the sentence that no change was captured for `seconds`; `halves`: undecided half messages so far."""
     sentence = f"source -> broker: nothing has been captured for {seconds:,.0f} s"
     return (
         f"{sentence}; a large transaction is being read: {count_phrase(halves, 'half message')} so far"
@@ -337,7 +337,7 @@ def clock_problem(ship_s: float, limit_s: float) -> str:
     """Return the sentence that the clocks of source and broker differ; empty = they do not.
 
     `ship_s` is how long a change took on its way. A change that arrived before it was captured proves a difference. A
-    change that took long may have been part of a large cut.
+    change that took long proves nothing: it may have been part of a large cut.
     """
     if ship_s < -limit_s:
         return (

@@ -29,7 +29,7 @@ ASK_AGAIN_S = 0.1
 OVERLOADED_S = 60.0
 #: Minimum time to connect to each of several brokers.
 SHARE_S_MIN = 1.0
-#: If this process did not run for more than this part of the timeout of a silent broker, the broker is not blamed.
+#: If this process stood still for more than this part of a silent broker's timeout, the broker is not blamed.
 STALLED_PART = 0.5
 #: Timeout of a probe of a nearer set.
 LOOK_TIMEOUT_S = 2.0
@@ -48,7 +48,7 @@ class BrokerConnection:
         failover_s: float = FAILOVER_S,
     ) -> None:
         self._brokers = shared_selector(reach)
-        self._proof = proof_of(reach)  # for each of them, and for a leader that one of them names
+        self._proof = proof_of(reach)  # also for a leader that one of the brokers names
         several = len(self._brokers.addresses) > 1
         self._keepalive_s = min(keepalive_s, CLUSTER_KEEPALIVE_S) if several else keepalive_s
         self._timeout_s = timeout_s
@@ -91,7 +91,7 @@ class BrokerConnection:
             in_vain |= self._move(business)
 
     def _switch_set(self, business: str, error: Diverged, apart: dict[str, Diverged]) -> None:
-        """Switch to another set, which may be promoted or have the rows. Raises the error if no set is left.
+        """Use another set, which may be the new home or have the caller's rows. Raises the error if no set is left.
 
         Raises Unavailable if no other set can be reached: until one answers, it is not known which history counts.
         """
@@ -131,7 +131,7 @@ class BrokerConnection:
         return set(order[: order.index(address)])
 
     def _open(self, order: list[str]) -> tuple[str, grpc.Channel]:
-        """Connect to the first that serves."""
+        """Connect to the first broker in `order` that serves."""
         try:
             return self._first_of(order)
         finally:

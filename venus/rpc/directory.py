@@ -66,7 +66,7 @@ class NetworkClient:
 
 
 def ask_where(address: str, lookup: DirectoryLookup) -> network_pb2.WhereAnswer:
-    """Ask one broker. Raises VenusError."""
+    """Ask one broker for the sets for a client. Raises VenusError."""
     client = NetworkClient(address)
     try:
         return client.where(lookup)
@@ -89,7 +89,7 @@ class SetSelector(Protocol):
 
 
 class DirectoryFollower(Generic[S]):
-    """The answer to one question, kept up to date by a thread for the selector that uses it."""
+    """The answer to one question, kept up to date by a thread for the selector that uses the answer."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class DirectoryFollower(Generic[S]):
         return None, failures
 
     def _note(self, trouble: str) -> None:
-        """Log a trouble when it begins, and its end."""
+        """Log a problem when it begins, and when it ends."""
         if bool(trouble) != bool(self._trouble):
             logger.warning("%s", trouble or "the directory answers again")
         self._trouble = trouble

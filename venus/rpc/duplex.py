@@ -1,9 +1,9 @@
 """Client end of a bidirectional stream: the common part of producer and subscriber, and its three transports.
 
-Calls only queue. Over gRPC one thread writes (gRPC's own, which takes the next frame as soon as the last one is sent)
-and one reads. To a broker on this machine (local_stream.py) the caller writes and one thread reads. To a broker in the
-same process (in_process.py) the broker's event loop does both. Once the stream has broken, every call raises the error
-that broke it.
+Calls only queue frames. Over gRPC one thread writes (gRPC's own, which takes the next frame as soon as the last one is
+sent) and one reads. To a broker on this machine (local_stream.py) the caller writes and one thread reads. To a broker
+in the same process (in_process.py) the broker's event loop does both. Once the stream has broken, every call raises the
+error that broke it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Duplex(Generic[SentT, FrameT]):
         raise NotImplementedError
 
     def _take_frame(self) -> tuple[SentT | None, float | None]:
-        """Take the next frame. Without one, return in how many seconds there may be one; None = after `_wake`.
+        """Take the next frame. Without one, return in how many seconds there may be one; None = not before `_wake`.
 
         The lock is held.
         """

@@ -1,4 +1,4 @@
-"""Errors between processes: a class of venus.errors becomes a gRPC status, and the same class again at the caller.
+"""Errors between processes: a class of venus.errors becomes a gRPC status, and at the caller the same class again.
 
 The status code informs other programs (load balancers, grpcurl) roughly. The trailing metadata carry the class name
 (`venus-error`), the hint (`venus-hint-bin`), the address of a leader (`venus-leader`) and the time after which to ask
@@ -69,7 +69,7 @@ BY_NAME: dict[str, type[VenusError]] = {
 
 
 class Status(NamedTuple):
-    """Arguments of `context.abort`."""
+    """A gRPC status, as the arguments of `context.abort`."""
 
     code: grpc.StatusCode
     details: str

@@ -69,7 +69,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 class LoopBridge:
-    """Calls into the loop from any thread, calls out of it to the lanes."""
+    """Calls into the loop from any thread, and calls from the loop to the lanes' threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -121,15 +121,15 @@ class LoopBridge:
             call, args = self._calls.popleft()
             try:
                 call(*args)
-            except Exception:  # the calls after it must still run
+            except Exception:  # the remaining calls must still run
                 logger.exception("a call into the event loop failed")
 
     def call_when_done(self, future: Future[T], call: Callable[[Future[T]], object]) -> None:
-        """Run `call` in the loop when the core has resolved the future."""
+        """Run `call` in the loop when the broker's core has resolved the future."""
         future.add_done_callback(lambda done: self.post(call, done))
 
     async def run_blocking(self, lane: Lane, call: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
-        """Run a blocking call in its lane. If it returns a future of the core, await that too."""
+        """Run a blocking call in its lane. If it returns a future of the broker's core, await that too."""
         self._calls_of[lane] += 1
         try:
             answer = await self._loop.run_in_executor(self._pools[lane], call, *args)

@@ -1,4 +1,4 @@
-"""Limits of every number, name and count of a message, checked where it enters, in both directions of a call.
+"""Limits of every number, name and count of a message, checked by its receiver, in both directions of a call.
 
 One table; its part for the directory and the overlay is in network_limits.py. A field that is not in it has no range:
 it is a digest, a flag, or bytes that have a digest of their own. Checks that depend on the state of a business (the

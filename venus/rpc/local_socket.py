@@ -2,8 +2,8 @@
 
 The client's end is local_stream.py, the broker's end venus/broker/service/local_streams.py. Frames, their seals and
 their checks are those of gRPC; each stream has a connection of its own. The socket is named after the broker's address
-in Linux's abstract namespace: it is in no folder, ends with the broker's process, and cannot be reached from where the
-broker's loopback interface cannot. Each end serves only processes of its own user.
+in Linux's abstract namespace: it is in no folder, ends with the broker's process, and can be reached only from where
+the broker's loopback interface can. Each end serves only processes of its own user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from venus.errors import ProtocolError, VenusError
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 from venus.rpc.errors import from_status, to_status
 
-#: First bytes from the broker; its number is the version of the pieces.
+#: First bytes from the broker; the number in them is the version of the pieces' format.
 GREETING: Final = b"venus stream 1\n"
 #: The kind of a piece, and the length of its content.
 HEAD = struct.Struct(">BI")
@@ -40,7 +40,7 @@ class PieceKind(IntEnum):
     #: The first piece from the client; it names the method of the stream.
     OPEN = 0
     FRAME = 1
-    #: The sender has no more frames; from the broker, the stream is over.
+    #: The sender has no more frames; if the broker sends this, the stream is over.
     END = 2
     #: The broker ends the stream with an error.
     ERROR = 3

@@ -2,7 +2,7 @@
 
 A frame over gRPC costs both processes ten times the CPU, mostly in threads that wake each other. Here the calling
 thread sends its frames itself, and one thread receives. That thread also sends what the socket did not take at once. A
-client that cannot use this, or that has to go to another broker, uses gRPC.
+client that cannot use a local stream, or has to use another broker, uses gRPC.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class LocalStreamRefused(Exception):
 
 
 class LocalConnection:
-    """Substitute for a connection over gRPC (connection.py), which it opens once a local stream cannot be used."""
+    """Substitute for a connection over gRPC (connection.py), which it opens if a local stream cannot be used."""
 
     def __init__(self, address: str, business: str, keepalive_s: float) -> None:
         self._reach, self._business, self._keepalive_s = address, business, keepalive_s
         self._fallback: BrokerConnection | None = None
         if not self._is_served():
             self._open_fallback()
-            if self._fallback is not None and self._is_served():  # it was only starting before
+            if self._fallback is not None and self._is_served():  # the broker was still starting at the first check
                 self._fallback.close()
                 self._fallback = None
 

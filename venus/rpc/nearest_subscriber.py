@@ -2,8 +2,8 @@
 
 The group's stream is at the leader and carries positions and reports. A transient stream at a replica carries the
 increments. A replica serves only what is below its high watermark, and checks offset and epoch as a leader does. If a
-replica fails, the next one is used, and the leader last. The leader ends the group's stream when a replica leaves the
-in-sync set, and the caller opens both again.
+replica fails, the next one is used; the leader is the last choice. The leader ends the group's stream when a replica
+leaves the in-sync set, and the caller opens both again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NearestSubscriber(Subscriber):
         self._proof, self._near = proof_of(address), near
         self._reader: Subscriber | None = None
         self._replicas: list[broker_pb2.ReadReplica] = []
-        self._avoided: dict[str, float] = {}  # until when
+        self._avoided: dict[str, float] = {}  # until when each failed replica is avoided
         self._failures = Counter[str]()  # by address
         self._monotonic: Callable[[], float] = time.monotonic
         self._epoch = 0  # of the newest increment
@@ -86,7 +86,7 @@ class NearestSubscriber(Subscriber):
         """Queue an acknowledgement at the leader; the replica learns that its reader is not slow."""
         super().acknowledge(offset, kept=kept, unaccounted=unaccounted)
         if self._reader is not None:
-            with suppress(VenusError):  # the next `increments` leaves a broken reader; the group's stream is well
+            with suppress(VenusError):  # `increments` replaces a broken reader; the group's stream is unaffected
                 self._reader.acknowledge(offset)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class NearestSubscriber(Subscriber):
                 if address == self.address:
                     raise
                 self._leave(address, error)
-        raise Unavailable("no broker can be read")  # not reached: the leader is the last one
+        raise Unavailable("no broker can be read")  # never reached: the leader is the last candidate
 
     def _candidates(self) -> list[str]:
         """Return replicas that did not fail recently, this site's first; groups spread over equally near ones."""

@@ -68,7 +68,7 @@ class Outgoing:
         self.unacknowledged_bytes += half_cost(half)
 
     def add_decision(self, decision: broker_pb2.Decision) -> None:
-        """Queue a decision; of two consecutive COMMITs the one that reaches further suffices."""
+        """Queue a decision; of two consecutive COMMITs only the one that reaches further is kept."""
         if decision.verdict == broker_pb2.ROLLBACK:
             self._drop_from(decision.batch_no)
         last = self._decisions[-1] if self._decisions else None
@@ -91,7 +91,7 @@ class Outgoing:
     def is_urgent(self, through: int) -> bool:
         """Return whether there is something to send while half messages pause.
 
-        A report, or a decision on what is on the broker's disk up to `through`.
+        This is a report, or a decision on half messages that are on the broker's disk, up to `through`.
         """
         return self._report is not None or bool(self._decisions and self._decisions[0].batch_no <= through)
 
@@ -159,7 +159,7 @@ class Outgoing:
             self._frame_bytes = min(FRAME_BYTES, 2 * self._frame_bytes)
 
     def on_decided(self, answer: broker_pb2.Decided) -> None:
-        """Forget the decisions that this answers."""
+        """Forget the decisions that the answer covers."""
         if answer.verdict == broker_pb2.COMMIT:
             while (
                 self._asked

@@ -53,9 +53,9 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
         self._reviews: dict[int, broker_pb2.HalfRef] = {}
         self._compressor = BodyCompressor()
         self._generation = 0  # raised whenever the broker requests messages again
-        self._taken_generation = 0  # that of the frame that was taken last
+        self._taken_generation = 0  # the generation of the frame that was taken last
         self._not_before = 0.0
-        #: How often the broker asked to send again, and to slow down.
+        #: How often the broker asked this producer to send again, and to slow down.
         self.resends = self.throttles = 0
 
     # -- calls ---------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
     def _send_at_once(self) -> Stream | None:
         """Hand a half message to a broker of this process, whose event loop then need not wake for it.
 
-        Return the stream that has taken it and carries it out next.
+        Return the stream that has taken it, whose `carry_out` then writes it.
         """
         stream = self._stream
         if not isinstance(stream, InProcessStream) or time.monotonic() < self._not_before:
@@ -172,7 +172,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
     def report_committed(self, last_batch: int, next_sequence: int) -> None:
         """Queue the source's committed position for a broker that may have lost it.
 
-        The undecided halves of InitAck must be decided before; half messages may follow. `wait_until_decided` returns
+        Decide the undecided halves of InitAck before this call; half messages may follow. `wait_until_decided` returns
         when the broker has skipped to this position.
         """
         with self._lock:

@@ -11,7 +11,7 @@ from venus.network.row_filters import RowsIdentity, TableRows, describe_differen
 from venus.rpc import conditions, limits
 from venus.wire import broker_pb2
 
-#: The place of a business's source among its consumer groups, none of which has an empty name.
+#: The key of a business's source among those of its consumer groups, none of which has an empty name.
 SOURCE = ""
 TABLES_MAX = limits.REPORTED_TABLES_MAX
 NAME_CHARACTERS_MAX = limits.REPORTED_NAME_CHARS_MAX

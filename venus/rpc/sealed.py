@@ -1,7 +1,7 @@
 """Messages with a seal: the xxh3_64 of all their bytes, as their last field (protos/venus/wire/broker.proto).
 
 Bodies carry digests of their own, from the producer to the consumer; the seal protects everything else on one
-connection: numbers of batches, verdicts, offsets, acknowledgements, key ranges. TCP's checksum misses about one damage
+connection: numbers of batches, verdicts, offsets, acknowledgements, key ranges. TCP's checksum misses about one error
 in ten thousand. Every call of every service goes through here, at both ends.
 """
 
@@ -95,7 +95,7 @@ def opener(kind: type[M]) -> Callable[[bytes], M]:
 
 
 def frame_opener(kind: type[M]) -> Callable[[bytes], M | _NoMessage | None]:
-    """Return a parser for callers that pass each frame to `checked`: servers, and clients with a loop."""
+    """Return a parser for callers that pass each frame to `check_frame_seal`: servers, and clients with a loop."""
 
     def parse(data: bytes) -> M | _NoMessage | None:
         if _is_whole(data):
@@ -116,7 +116,7 @@ def stream_types(path: str) -> tuple[type[Message], type[Message]]:
 
 
 def check_frame_seal(frame: Any, what: str) -> Any:
-    """Return a frame that a server has read, within its limits. Raises the errors of `unseal`, and ProtocolError."""
+    """Return a frame that a server has read, after checks. Raises the errors of `unseal`, and ProtocolError."""
     if frame is None:
         raise DigestMismatch(f"{what} arrived damaged: its seal is broken")
     if frame is UNSEALED:

@@ -103,7 +103,7 @@ class SnapshotClient:
         try:
             self.renew(snapshot.snapshot_id)
         except VenusError as error:
-            if not error.retryable:  # else reading renews it too
+            if not error.retryable:  # otherwise continue: reading renews the lease too
                 raise
         return snapshot
 

@@ -152,7 +152,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
     def increments(self, timeout_s: float) -> list[broker_pb2.Increment]:
         """Return the increments that have arrived, in offset order; [] if none came within the timeout.
 
-        A subscriber with `ahead` checks the `state` of each one.
+        With `ahead`, increments may not be committed yet: the caller checks the `state` of each one.
         """
         assert not self._splits_left, "take the chunks first"
         with self._lock:
@@ -190,7 +190,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
             self._check()
             kept = offset if kept is None else min(kept, offset)
             if self._opened is not None and not self._opened.HasField("kept"):
-                offset = kept  # a broker that knows one position would trim what is still needed
+                offset = kept  # an older broker keeps one position, and would trim what is still needed
             if unaccounted is not None:
                 self._unaccounted = unaccounted
             self._acknowledge, self._kept = max(self._acknowledge, offset), max(self._kept, kept)

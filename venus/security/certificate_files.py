@@ -38,7 +38,7 @@ HINT = (
 
 
 def check_listeners(settings: Settings) -> None:
-    """Raise ConfigError for roles that do not exist, for half a configuration, and for an open listener without TLS."""
+    """Raise ConfigError for unknown roles, for incomplete TLS settings, and for an open listener without TLS."""
     own = settings.security
     for texts in own.roles.values():
         roles_of(texts)
@@ -108,7 +108,7 @@ class CertificateFiles:
     """The files of [security]; thread-safe."""
 
     def __init__(self, settings: SecuritySettings, clock: Callable[[], datetime]) -> None:
-        """Read and check all of them. Raises ConfigError."""
+        """Read and check all files. Raises ConfigError."""
         self._settings, self._clock = settings, clock
         self._lock = threading.Lock()
         self._seen = self._stamps()
@@ -129,7 +129,7 @@ class CertificateFiles:
         """Load changed files, unless they are invalid."""
         try:
             self._material = self._read()
-        except (ConfigError, OSError) as error:  # between two files of one renewal: the next connection looks again
+        except (ConfigError, OSError) as error:  # between two files of one renewal: the next connection checks again
             if str(error) != self._complaint:
                 logger.warning("renewed files of [security] are not used yet: %s", error)
             self._complaint = str(error)
@@ -170,7 +170,7 @@ class CertificateFiles:
 
 
 def _stamp(name: str) -> tuple[int, ...]:
-    """Return the facts of a file that change when it is replaced; () if it does not exist."""
+    """Return the file's attributes that change when it is replaced; () if it does not exist."""
     try:
         found = os.stat(name)
     except OSError:
@@ -197,7 +197,7 @@ def grpc_credentials(files: CertificateFiles, on_begin: Callable[[], None]) -> g
 
     gRPC replaces its handshakers for each configuration that it is given, and counts their references without a lock:
     with a new configuration for each connection, some hundred simultaneous handshakes ended the process (grpcio 1.85).
-    So it gets one only after a renewal of the files.
+    So gRPC gets a new one only after a renewal of the files.
     """
     first = files.current()
     lock, given = threading.Lock(), [first]

@@ -35,7 +35,7 @@ FORMS = "producer(BUSINESS), consumer(GROUP, BUSINESS), reader(BUSINESS), broker
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Role of a peer. A name that the kind does not have is empty."""
+    """Role of a peer. `business` and `group` are empty if this kind of role does not have them."""
 
     kind: str
     business: str = ""
@@ -80,7 +80,7 @@ _LOADER = frozenset({CONSUMER})
 #: Subscriptions by content, over gRPC and HTTP. A reader has no group, because a group's position keeps the queue.
 LISTEN = Call(frozenset({READER, CONSUMER}), business="open.business", group="open.group")
 
-#: Every method of every service. To add a service: its methods here, and nothing else.
+#: Every method of every service. A new service only needs an entry for each of its methods here.
 CALLS: Mapping[str, Call] = {
     "/venus.wire.Ingest/Produce": Call(frozenset({PRODUCER}), business="init.business"),
     "/venus.wire.Delivery/Subscribe": Call(_LOADER, business="open.business", group="open.group"),
@@ -140,7 +140,7 @@ def looks_like_role(text: str) -> bool:
 
 
 def roles_of(texts: Iterable[str]) -> frozenset[Role]:
-    """Return several roles. Raises ConfigError for one that does not exist."""
+    """Parse several roles. Raises ConfigError for one that does not exist."""
     return frozenset(map(parse, texts))
 
 
@@ -150,7 +150,7 @@ def admits(identity: PeerIdentity, call: Call) -> bool:
 
 
 def covers(identity: PeerIdentity, call: Call, business: str, group: str = "") -> bool:
-    """Return whether one of its roles is for what the request names. No business means all of them."""
+    """Return whether one of its roles covers the request's business and group. No business means all businesses."""
     return call.is_public or any(
         role.kind in call.kinds and _matches(role, call, business, group) for role in identity.roles
     )

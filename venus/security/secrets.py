@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Others may not read a file with a secret.
+#: Permission bits that a file with a secret must not have: other users may not read it.
 OPEN_TO_OTHERS = 0o077
 FILE_BYTES_MAX = 1 << 20
 
@@ -95,8 +95,8 @@ class RotatingUrl(SecretStr):
         super().__init__(_with_password(section, database))
         self._read_at = time.monotonic()
         self._complaint = ""  # the last failure that was logged
-        #: The last URLs of this process, so that none of their passwords is shown; a command may print another one
-        #: each time.
+        #: The last URLs of this process, so that none of their passwords is shown; a command may print another
+        #: password each time.
         self.known = deque([self._secret_value], maxlen=KNOWN_MAX)
 
     def get_secret_value(self) -> str:

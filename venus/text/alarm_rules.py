@@ -3,7 +3,7 @@
 Status, page, metrics, health and messages show the same sentence for whatever needs attention. This table names the
 rule of each sentence, so that an operator can configure, count and silence it. It also extracts the subject, so that a
 sentence whose figures change remains the same alarm. A sentence that no rule matches is of the kind `other`, and is
-sent like every other one.
+sent like every other alarm.
 """
 
 from __future__ import annotations
@@ -410,7 +410,7 @@ def hop_of(rule: AlarmKind, sentence: str) -> str:
 
 
 def prefix_business(business: str, sentence: str) -> str:
-    """Return the sentence with its business in front: a target may have the same name."""
+    """Return the sentence with its business in front: several businesses may have a target of one name."""
     return f"business {business}: {sentence}" if business else sentence
 
 

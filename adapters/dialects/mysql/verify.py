@@ -85,7 +85,7 @@ def key_literal(kind: LogicalType, text: str) -> str:
 
 
 class MysqlChecksumReader(ChecksumReader):
-    """Reads that are the same at a source and a target; `_read_rows` reads the rows of a condition."""
+    """The reads that a source and a target have in common; `_read_rows` reads the rows that meet a condition."""
 
     def read_split_points(self, subject: Subject, rows: int) -> list[int]:
         parts = {"key": self._leading_key(subject), "where": row_condition(subject), "rows": str(rows)}

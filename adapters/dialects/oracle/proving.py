@@ -35,7 +35,7 @@ _FACT = "fact_"
 _PARSED = re.compile(r"\s*(?:SELECT|WITH|INSERT|UPDATE|DELETE|MERGE|BEGIN|DECLARE|\()\b", re.IGNORECASE)
 #: A literal, a quoted name, or a word in lower case: the cases write only names in lower case.
 _WORD = re.compile(r"""('(?:[^']|'')*'|"[^"]*")|\b(?!varchar\b)([a-z_]\w*)\b""")
-#: How often to drop everything: a type or a view may need another one, which is dropped later.
+#: How many times to drop everything: a type or a view may need another one, which is dropped later.
 _ROUNDS = 3
 _MORE = {"TABLE": " CASCADE CONSTRAINTS PURGE", "TYPE": " FORCE"}
 

@@ -3,10 +3,10 @@
 On the path of a row this module lies between the snapshot and the batches; later modules never see the driver's values.
 Values stay exact: a float where a decimal is expected shows a wrong setup of the driver, and raises an error.
 
-A fill continues behind a key with one statement for each column of the key, each a single range of the key's index.
+A fill continues after a key with one statement for each column of the key, each a single range of the key's index.
 Oracle does not compare rows, and `K1 > :p1 OR K1 = :p1 AND K2 > :p2` is one range that begins at the first row: every
 chunk would read all earlier rows again. So the rest of the last group is read first (`K1 = :p1 AND K2 > :p2`), then
-the rows behind it (`K1 > :p1`). In this order the statements return the rows in key order.
+the rows after it (`K1 > :p1`). In this order the statements return the rows in key order.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def fill_sql(
 
 
 def _key_ranges(key: Seq[tuple[str, OracleReading]], bound: str = "p") -> list[str]:
-    """Return the ranges that together cover everything behind the key bound as p1, p2, ...; the nearest first."""
+    """Return the ranges that together cover everything after the key bound as p1, p2, ...; the nearest first."""
     places = [_bind_expression(reading, f"{bound}{n}") for n, (_, reading) in enumerate(key, 1)]
     found = []
     for last in reversed(range(len(key))):

@@ -1,9 +1,9 @@
 """An Oracle database as a side of a comparison (dialects/verify_contract.py): VENUS reads rows and computes checksums.
 
 Oracle computes no checksums: `||` ends at 4,000 bytes, STANDARD_HASH accepts no LOB, and neither could be tried on an
-Oracle yet. So a comparison reads the rows with the same expressions as capture. It was run on the stand-in
-(tests/support/oracle/standin.py), never on an Oracle. A write through a LOB's locator fires no trigger, and appears
-here as a capture fault.
+Oracle yet. So a comparison reads the rows with the same expressions as capture. So far it was run only on the stand-in
+(tests/support/oracle/standin.py), not yet on a real Oracle. A write through a LOB's locator fires no trigger, and
+appears here as a capture fault.
 """
 
 from __future__ import annotations

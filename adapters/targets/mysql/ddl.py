@@ -83,7 +83,7 @@ def create_table(placed: MysqlPlacedTable, *, is_mariadb: bool) -> str:
 
 
 def side_definitions(placed: RelationalPlace) -> str:
-    """Return the columns of a resync's side table. Rows older than a column get its default there."""
+    """Return the columns of a resync's side table, with defaults for rows that are older than a column."""
     return ", ".join(_side_column(placed, column) for column in placed.schema.wire_columns)
 
 

@@ -32,7 +32,7 @@ STATEMENT_BYTES = 1 << 20
 LOAD_ROWS_MIN = 50
 #: How many keys one statement deletes.
 KEYS_MAX = 2_000
-#: The same for statements that write each key twice, with texts as hexadecimal digits.
+#: How many keys one statement deletes if it contains each key twice, with texts as hexadecimal digits.
 _EXACT_KEYS_MAX = 200
 
 
@@ -66,7 +66,7 @@ class MysqlRowSql(TableStatements):
         return partial(_write_year_0, write) if kind.kind in (Kind.DATE, Kind.TIMESTAMP) else write
 
     def exact_key(self) -> tuple[str, list[bool]]:
-        """Return the key as bytes where it has a collation, and which columns have one; empty if no column has one."""
+        """Return the key, with texts as bytes, and for each key column whether it is text; [] if none of them is."""
         texts = [name in self._text_keys for name in self.placed.schema.key]
         terms = [
             f"CAST(CONVERT({column} USING utf8mb4) AS BINARY)" if is_text_key else column

@@ -301,7 +301,7 @@ class MysqlSession:
         return TargetError(f"target {self.place}: {said}")
 
 
-#: Notes of DROP IF EXISTS, CREATE IF NOT EXISTS and of a statement that is unsafe for a replica by statement.
+#: Notes of DROP IF EXISTS, CREATE IF NOT EXISTS and of a statement that is unsafe for statement-based replication.
 _HARMLESS = frozenset({1050, 1051, 1592})
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MysqlSplitWriter(StatementSplitWriter):
-    """A session that writes the rows of splits."""
+    """Writer of the rows of splits in one session, with LOAD DATA where the server allows it."""
 
     def __init__(self, session: MysqlSession) -> None:
         super().__init__(session, rowsql)

@@ -62,8 +62,8 @@ def find_own_names(schema: TableSchema, captured: TableSchema | None, user: str,
 
     The registry of this database recorded them: `captured` is the table with this number, whose columns have the
     numbers of the stream. Applied to each recorded name, the rule must give the name in the stream. For a new column, a
-    name is chosen to which this applies. If the result differs, the name was changed in the other database. `user`: the
-    schema of the tables here.
+    name is chosen for which that is true. If the result differs, the name was changed in the other database. `user`:
+    the schema of the tables here.
     """
     if schema.source_dialect == DIALECT:
         own = {c.number: c.name for c in captured.columns} if captured is not None else {}

@@ -282,7 +282,7 @@ class OracleTargetSession:
 
     def begin_snapshot(self) -> None:
         """Begin a transaction whose reads all see one snapshot."""
-        self.rollback()  # it must be the first statement of its transaction
+        self.rollback()  # SET TRANSACTION must be the first statement
         self._is_begun = True
         self._execute("SET TRANSACTION READ ONLY", None)
 
@@ -336,7 +336,7 @@ class OracleTargetSession:
             raise self._classify(error) from error
 
     def _bind(self, text: str, params: Params) -> dict[str, Any] | None:
-        """Return the values of exactly the binds of a statement: Oracle's drivers refuse others."""
+        """Return only the values that a statement binds: Oracle's drivers refuse any others."""
         found: dict[str, Any] = {}
         for kind, name in _BIND.findall(text):
             if kind == "v":

@@ -69,7 +69,7 @@ class TableMisfit(Exception):
 
 
 class PendingCommit:
-    """Everything that has arrived since the last commit. It changes `manifest`: commit both or discard both."""
+    """Everything since the last commit, and the manifest that it changes: both are committed, or both discarded."""
 
     def __init__(self, target: ParquetFolder, manifest: LakeManifest) -> None:
         self._name, self._layout, self._columns = target.name, target.layout, target.columns

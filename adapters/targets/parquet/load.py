@@ -54,11 +54,11 @@ from venus.wire import broker_pb2
 logger = logging.getLogger(__name__)
 
 SPLITS_PER_WORKER = 2
-#: How often a snapshot may expire during a load.
+#: How many times a snapshot may expire during a load.
 PLANS_MAX = 3
 CREDIT_BYTES = 1 << 16
 
-#: Rows so far.
+#: Called with the rows loaded so far.
 RowProgress = Callable[[int], None]
 #: Called with the rows loaded so far, and the approximate total.
 Report = Callable[[int, int], None]

@@ -110,7 +110,7 @@ def deciding_columns(shape: ArrowShape) -> list[str]:
 
 
 def read_net_changes(manifest: LakeManifest, table: LakeTable, shape: ArrowShape, root: Path) -> LakeNetChanges:
-    """Find the changes since the newest state that count."""
+    """Read the changes since the newest state, and return their net effect."""
     keys = key_shape(shape)
     parts = [pa.schema([*keys.fields, *_DECIDING]).empty_table()]
     for file in table.changes:

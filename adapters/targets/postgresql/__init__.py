@@ -1,6 +1,6 @@
-"""PostgreSQL as a target. Reading order: target, load/full_sync, apply/apply_session, apply/transaction, rows/.
+"""PostgreSQL as a target. Reading order: target, database, rows/, schema/; ../relational has load and apply loop.
 
-`database.py` has VENUS's own tables at the target. `schema/` is DDL: it creates tables and makes them follow the
-source's versions. `load/` is the full load, `apply/` the increments (also those that tasks elsewhere stage for the
-scale-out apply), `rows/` how rows get into a table.
+`database.py` is the interface between the shared code of ../relational and this kind. `schema/` is DDL: it creates
+tables and makes them follow the source's versions. `rows/` writes rows into a table. `apply/` is the scale-out apply:
+tasks elsewhere stage increments, and one transaction merges them. `cutover/` has the steps of a cut-over.
 """

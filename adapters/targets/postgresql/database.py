@@ -308,9 +308,6 @@ def _number_text(number: int | Sequence[int] | None) -> str:
     return "'{" + ",".join(map(_number_text, number)) + "}'" if isinstance(number, Sequence) else str(int(number))
 
 
-#: In the other state, CUT, the target is marked, and its constraints are being enabled.
-
-
 def cutover_sql(name: str, **names: str) -> str:
     """Return a block of cutover.sql."""
     return statement("cutover", name, own=OWN_SCHEMA, **names)

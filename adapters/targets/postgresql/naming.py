@@ -2,7 +2,7 @@
 
 `[targets.X] names` selects the rule. "auto" keeps the source's names, except from a dictionary that stores unquoted
 names in upper case (Oracle): it folds these to lower case, so that they need no quotes at the target. "lower" folds
-every name, "keep" none. A name that PostgreSQL would truncate is shortened, always in the same way, and `venus check`
+every name, "keep" none. A name that PostgreSQL would truncate is shortened, always to the same name; `venus check`
 lists it. Two tables or columns with the same resulting name are refused, because one of them would be lost.
 """
 
@@ -75,7 +75,7 @@ class PlacedTable:
 
     @property
     def qualified_name(self) -> str:
-        """The table for messages."""
+        """The table's name in messages to people."""
         return f"{self.namespace}.{self.name}"
 
     def type_place(self, own: OwnType) -> tuple[str, str]:

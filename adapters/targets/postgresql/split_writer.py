@@ -62,7 +62,7 @@ class CopyLines:
 
 
 class PostgresSplitWriter:
-    """A session that writes the rows of splits."""
+    """Writer of the rows of splits in one session, with COPY."""
 
     def __init__(self, session: TargetSession) -> None:
         self.session = session

@@ -210,7 +210,7 @@ DECISION_WAIT_S = 5.0
 
 
 class ApplyStream:
-    """One stream that begins at the target's applied offset. `ahead` includes increments that are not decided yet.
+    """One stream that begins at the target's applied offset. `ahead`: with increments that are not decided yet.
 
     At most about `rows_max` changes wait here.
     """
@@ -289,7 +289,7 @@ class ApplyStream:
     # -- increments ------------------------------------------------------------------------------------------------
 
     def receive(self, *, busy: bool) -> bool:
-        """Take the arrived increments; return whether a cut can be applied. `busy`: do not wait for long."""
+        """Take the arrived increments; return whether a cut can be applied. With `busy`, the wait is short."""
         cuts = self.cuts
         timeout_s = 0.0 if cuts.has_complete else 0.01 if busy else IDLE_S
         while not cuts.is_full(self._rows_max):

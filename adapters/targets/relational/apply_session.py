@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 #: How often the counters are compared with the applied offset while it moves.
 ACCOUNT_S = 1.0
-#: The same while the applied offset does not move.
+#: How often they are compared while it does not move.
 ACCOUNT_QUIET_S = 10.0
 
 

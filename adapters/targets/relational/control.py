@@ -292,7 +292,7 @@ def build_table_view(
     differs: tuple[str, ...] = (),
     columns: str = "",
 ) -> TargetTable:
-    """Return the view of one table. `wanted` is its configured predicate; None means the one in force."""
+    """Return the view of one table. `wanted` is its configured predicate; None = the predicate in force."""
     configured = None if wanted is None or is_same(found.predicate, wanted, ()) else wanted
     return TargetTable(
         table_id=found.table_id,

@@ -68,7 +68,7 @@ def complete_first_load(target: RelationalDatabase, end: FillEnd, report: Report
 def _stop_at_snapshot(
     target: RelationalDatabase, snapshots: SnapshotClient, end: FillEnd, report: Report, before: int
 ) -> Iterator[dict[int, RowTotals]]:
-    """Follow up to the cut of a snapshot; yield the totals of its tables while the target stands there."""
+    """Follow up to the cut of a snapshot; yield its tables' totals while the target is at that cut."""
     give_up_at = time.monotonic() + SNAPSHOT_S
     while True:
         with closing(target.connect("load")) as session:

@@ -52,7 +52,7 @@ LOOK_S = 0.25
 SINGLE_SPLITS_MAX = 32
 #: How long a command waits for the session of a killed predecessor before it refuses to work beside another process.
 BRIEF_LOCK_WAIT_S = 5.0
-#: How often a snapshot may expire during a load.
+#: How many times a snapshot may expire during a load.
 PLANS_MAX = 3
 
 Report = Callable[[LoadProgress], None]

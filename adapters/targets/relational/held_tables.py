@@ -34,7 +34,7 @@ _POLL_S = 0.005
 _WAIT_S = 1.0
 #: A large cut arrives without a pause; after a silence of this length the reader is opened again.
 _SILENCE_S = 60.0
-#: How many tables catch up at once, the furthest behind first: each has a stream and a group of cuts in memory.
+#: How many tables catch up at once, those that lag furthest first: each has a stream and a group of cuts in memory.
 CATCH_UPS_MAX = 8
 
 

@@ -28,7 +28,7 @@ DONE = "done"
 
 
 class UnequalRowCount(TargetError):
-    """A table has another number of rows than was loaded into it."""
+    """The number of rows in a table differs from the number that was loaded into it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

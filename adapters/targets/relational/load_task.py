@@ -124,7 +124,7 @@ class SplitResult:
 
 
 class FormerKey(TargetError):
-    """The full data has rows of a table by its key before the last change of the key."""
+    """The full data still has rows by a former key of the table, from before the last change of its key."""
 
 
 def application_name(load_id: str, split_no: int) -> str:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 #: A statement that runs longer than this is checked for lock waits.
 LOOK_S = 5.0
-#: How often the log repeats itself.
+#: How often the log repeats a lasting wait.
 REPEAT_S = 300.0
 
 

@@ -28,7 +28,7 @@ def shorten_bytes(name: str, bytes_max: int) -> str:
 
 
 def shorten_chars(name: str, chars_max: int) -> str:
-    """Shorten a name to a number of characters, in the same way."""
+    """Shorten a name to a number of characters, as `shorten_bytes` does to a number of bytes."""
     return name if len(name) <= chars_max else f"{name[: chars_max - _DIGEST_CHARS - 1]}_{_digest(name)}"
 
 

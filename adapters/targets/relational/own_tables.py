@@ -55,7 +55,7 @@ class TablePlace(Protocol):
 
     @property
     def qualified_name(self) -> str:
-        """The table for messages."""
+        """The table's name in messages to people."""
         ...
 
     def fold(self, name: str) -> str:

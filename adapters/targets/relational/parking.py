@@ -1,10 +1,10 @@
-"""Parking of changes that the target refuses, and of the changes behind them, in its quarantine (features 2.16).
+"""Parking of changes that the target refuses, and of later changes of the same keys, in quarantine (features 2.16).
 
 A parked change holds back all later changes of its key, in order; changes of every other key are applied. The row that
 halted a whole table is kept for the operator to see, but is applied again from the stream.
 
-`Counts` records the fate of each change in a group of cuts. The sum equals the number of committed changes (features
-2.17).
+`ChangeCounts` records the fate of each change in a group of cuts. The sum equals the number of committed changes
+(features 2.17).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class QuarantineWriter:
         return rows.where(~mask), parked
 
     def _waiting_offset_finder(self, table_id: int) -> Callable[[bytes], int | None]:
-        """Return a function that finds the offset from which a key's changes wait, without merging both mappings."""
+        """Return a function that finds the offset from which a key's changes wait: as parked, or as refused now."""
         suspects, parked = self._verdicts.suspects.get(table_id, {}), self._catalogue.parked.get(table_id, {})
         since = self._emptied.get(table_id, LOADED)
 

@@ -1,7 +1,7 @@
 """Places and names of source tables at a target that writes rows by its own statements. Pure (VENUS 3.4).
 
 A kind adds its quoting, its limit of names and its types. `[targets.X] names` decides how names are folded. A name that
-is too long is shortened, always in the same way.
+is too long is shortened, always to the same name.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class StatementMerger:
             session.run("ROLLBACK TO SAVEPOINT venus_search; RELEASE SAVEPOINT venus_search")
 
     def _probe(self, pending: PendingChanges, rows: RowChanges) -> Refusal | None:
-        """Try to write these rows and keep them; return the target's refusal, if any."""
+        """Try to write these rows. Keep them and return None, or write nothing and return the target's refusal."""
         return self._try(partial(self._insert, pending, rows))
 
     def _record_keys(self, pending: PendingChanges, rows: RowChanges) -> None:

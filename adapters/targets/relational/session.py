@@ -45,7 +45,7 @@ class Superseded(TargetError):
 
 
 class DdlNeeded(Exception):
-    """DDL has to run before a transaction, because DDL would end it: roll back, call `run`, begin again."""
+    """DDL has to run before a transaction, which it would end. The caller rolls back, calls `run`, begins again."""
 
     def __init__(self, what: str, run: Callable[[], None]) -> None:
         super().__init__(what)

@@ -25,7 +25,7 @@ from venus.model import TableSchema
 
 #: How long a statement of a switch waits for transactions of other sessions.
 LOCK_TIMEOUT_MS = 10_000
-#: The same for statements that are not urgent: the application's statements queue behind them.
+#: How long a statement that is not urgent waits: the application's statements queue behind it.
 TIDY_TIMEOUT_MS = 1_000
 
 
@@ -47,7 +47,7 @@ class RelationalSide(ABC):
 
     @abstractmethod
     def read_capture(self, tables: Seq[TableSchema]) -> tuple[SourceState, Seq[str]]:
-        """Return the checkpoint, and the tables with changes that capture has not read; within a seal."""
+        """Within a seal, return the checkpoint, and the tables with changes that capture has not read."""
 
     @property
     @abstractmethod

@@ -58,7 +58,7 @@ def start_over(
 ) -> bool:
     """Move the target to a cut of the full data and request the resync of every table. Return False if not allowed.
 
-    If it returns True, the caller reads the catalogue again. If an operator's command came first, nothing was done yet.
+    If it returns True, the caller reads the catalogue again. Nothing was done if an operator's command came first.
     """
     with SnapshotClient(target.broker) as snapshots:
         snapshot = snapshots.open(target.business, holder=f"resync of {target.group}")
@@ -202,7 +202,7 @@ def _apply_predicates(target: RelationalDatabase, session: RelationalSession, ca
 def _configured_predicates(target: RelationalDatabase, catalogue: TargetCatalogue) -> dict[int, AssignedPredicate]:
     """Return the configured predicates, each with the newest received version of its table."""
     where, newest = target.config.where, catalogue.newest_versions().values()
-    schemas = [schema for schema in newest if not columns_of(schema).misfit]  # a halted one gets it when it is created
+    schemas = [schema for schema in newest if not columns_of(schema).misfit]  # others are halted
     try:
         return assign_predicates(where, schemas, target.name)
     except ConfigError:

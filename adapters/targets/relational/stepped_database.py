@@ -158,11 +158,11 @@ class SteppedDatabase(RowDatabase):
         self.forget_dictionary()
         try:
             self.run_own(session, "put_intent", table_id=table_id, name=version_intent(schema))
-            if not catalogue.current_schema(table_id).has_same_key(schema):  # it has the former names of the key
+            if not catalogue.current_schema(table_id).has_same_key(schema):  # that table has the key's old names
                 session.run(sql.text("drop_touched"))
             for text in step.statements:
                 session.run(text)
-            if not catalogue.is_recording(table_id):  # it has the former types of the key's columns
+            if not catalogue.is_recording(table_id):  # that table has the old types of the key
                 session.run(sql.text("drop_touched"))
             left = self._plan(session, catalogue, schema, rekeying=rekeying).statements
             problem = f"{'; '.join(left)}: the table is not as it should be afterwards" if left else ""

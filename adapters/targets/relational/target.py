@@ -135,7 +135,7 @@ class RelationalTarget(TargetBase):
         return [*found, *check(projected)]
 
     def refuse_projected(self) -> None:
-        """Raise Refused if rules make rows differ from the source's: the application could not use them instead."""
+        """Raise Refused if rules make rows differ from the source's: the application cannot move to such a target."""
         loaded = (self.read_loaded_tables() or {}).values()
         if above := [f"{t.schema.qualified_name} {t.schema.masked_above}" for t in loaded if t.schema.masked_above]:
             raise Refused(

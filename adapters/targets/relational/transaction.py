@@ -125,7 +125,7 @@ class ApplyTransaction:
         self._writer.flush()
 
     def finish(self, end: Callable[[], str]) -> None:
-        """Write everything, run the statement of `end` and commit. Raises CommitRefused; `one_by_one`, RowsRefused."""
+        """Write everything, run `end`'s statement, commit. Raises CommitRefused, or with `one_by_one` RowsRefused."""
         self.flush()
         if self._verdicts.one_by_one:
             self._session.run("; ".join([*self._counts.statements(self._target, self._session), end()]))

@@ -1,8 +1,8 @@
 """Writer of the rows of one target transaction (VENUS 3.4).
 
 Changes wait in memory up to a limit. Then the kind's `PendingWriter` moves them to the server, with few statements for
-each table. Neither this module nor those below it create, alter or empty any other table: `transaction.py` does that
-between two calls. A refusal of the target ends the transaction with `RowsRefused`.
+each table. This module and those below it create and empty staging tables only. `transaction.py` creates, alters and
+empties the tables themselves, between two calls. A refusal of the target ends the transaction with `RowsRefused`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Connections between three real brokers are slow, lossy and cut: no batch is lost, none is stored twice.
 
 The relays in front of the brokers are the network (tests/support/faults/links.py). A lost packet is simulated as TCP
-shows it: a pause in which nothing behind it arrives. The leader is killed meanwhile, with all that it was sending.
+shows it: a pause in which nothing after it arrives. The leader is killed meanwhile, and what it was sending is lost.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_each_row_is_loaded_once_whatever_happens_to_a_worker(
 
     assert (report.rows, report.resumed_splits) == ({"shop.items": ROWS}, 0)
     assert len(runner.results) == 10  # eight splits, two of them by two attempts each
-    assert sum(r.already for r in runner.results) == 3  # the failures after the commit, and of each pair of rivals one
+    assert sum(r.already for r in runner.results) == 3  # failures after the commit, and one of each pair of rivals
     assert len(list(tmp_path.iterdir())) == len(FAULTS)
     check(database, broker, feed)
 

@@ -124,7 +124,7 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     )
 
     def has_started() -> bool:
-        """Return whether the program got as far within its time."""
+        """Return whether the program started before its time limit ended it."""
         assert measure_s(lambda: send_error(sent)) < SOON_S
         return pid.exists() and bool(pid.read_text().strip())
 

@@ -114,7 +114,7 @@ def test_access_to_a_snapshot_is_checked_until_it_is_closed(tmp_path: Path, monk
 def test_a_snapshot_made_while_its_business_is_removed_is_removed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stayed open for an hour, with every row of a forgotten business, and belonged to no business."""
+    """The snapshot stayed open for an hour, with every row of a forgotten business, and belonged to no business."""
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 5))
     engine.producers.leave(BUSINESS)

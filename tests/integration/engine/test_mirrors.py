@@ -30,7 +30,7 @@ def mirror_of(engine: Core) -> Mirror:
 
 
 def check_same_queue(home: Core, mirror: Core) -> None:
-    """Check that both have the same queue, byte for byte, where both keep it, and the same full data."""
+    """Check that home and mirror have the same full data, and the same bytes wherever both keep the queue."""
     wait_until_filled(mirror)
     there, here = mirrored.business_of(home), mirrored.business_of(mirror)
     assert here.committed.next_offset == there.committed.next_offset

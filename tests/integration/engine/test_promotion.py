@@ -171,7 +171,7 @@ def test_a_set_that_is_the_home_is_not_promoted(home: Core) -> None:
 
 
 def test_a_set_is_not_promoted_below_the_term_of_a_home_that_it_knows(home: Core, mirror: Core) -> None:
-    """It learned of the other home between the check and the promotion: that home would depose it at once."""
+    """The set learned of the other home between the check and the promotion: that home would depose it at once."""
     Producer(home).commit(rows(0, 5))
     wait_until_filled(home, mirror)
     assert mirror.homes.note(BUSINESS, replace(THERE, term=2)).result(engines.WAIT_S)

@@ -57,7 +57,7 @@ def test_a_half_message_is_invisible_until_it_is_committed(engine: Core) -> None
 def test_a_half_message_is_undecided_until_its_decision_is_durable(
     engine: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No undecided message and the old end of the queue would mean that no more changes come."""
+    """A reader that sees no undecided message, but the old end of the queue, would expect no more changes."""
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 5))
     producer.send(message)

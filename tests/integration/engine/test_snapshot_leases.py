@@ -119,7 +119,7 @@ def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock)
 
 
 def test_a_lease_whose_answer_was_lost_ends_when_its_client_has_stopped_waiting(engine: Core, clock: Clock) -> None:
-    """It lasted its whole length, up to an hour, and kept queue and files without a reader."""
+    """The lease lasted its whole length, up to an hour, and kept queue and files without a reader."""
 
     def holders() -> list[str]:
         engine.snapshots.expire()

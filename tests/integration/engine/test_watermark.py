@@ -73,7 +73,7 @@ def test_nothing_is_reported_or_read_above_the_watermark(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_entries_above_the_watermark_are_forgotten_with_their_business(tmp_path: Path, is_killed: bool) -> None:
-    """A broker whose cluster had meanwhile forgotten such a business did not start again, and only said: try again."""
+    """A broker whose cluster had meanwhile forgotten such a business did not restart, and only advised to try again."""
     replicas = Replicas()
     engine = engines.make(tmp_path, watermark=replicas)
     producer = Producer(engine)

@@ -107,7 +107,7 @@ def test_ddl_that_changes_no_value_causes_no_new_fill(shop: Shop, statement: str
 
 
 def test_files_that_were_copied_or_touched_cause_no_new_fill(shop: Shop) -> None:
-    """A container does so at its start, when it gives all files to its user."""
+    """A container touches all files at its start, when it gives them to its user."""
     follower = follow(shop)
     written = "SELECT group_concat(create_time) FROM information_schema.tables WHERE table_schema = database()"
     before = shop.run(written)

@@ -1,4 +1,4 @@
-"""A replica: its own triggers do not fire for replicated rows, and check says so."""
+"""A replica: its own triggers do not fire for replicated rows, and `venus check` says so."""
 
 from __future__ import annotations
 

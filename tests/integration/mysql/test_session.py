@@ -26,7 +26,7 @@ Configure = Callable[[str, int], None]
 
 
 def set_global(server: MariaServer, name: str, value: int) -> bool:
-    """Return whether it succeeded: a limit of a second may end the session that lifts it."""
+    """Set a global variable; return whether it succeeded: a limit of one second may end the session that lifts it."""
     try:
         server.execute(f"SET GLOBAL {name} = {value}")
     except pymysql.err.OperationalError:
@@ -187,7 +187,7 @@ def test_the_age_of_open_transactions_does_not_depend_on_the_servers_time_zone(
 
 @pytest.mark.timeout(45, func_only=True)
 def test_status_does_not_wait_for_locks_and_names_what_they_hide(shop: Shop) -> None:
-    """A statement would wait for 50 s."""
+    """Without a limit, a statement of the status would wait for 50 s."""
     shop.run("CREATE TABLE item (id int PRIMARY KEY)")
     follower = shop.capture()
     chosen = Settings(source=SourceSettings.model_validate({"url": shop.url}))

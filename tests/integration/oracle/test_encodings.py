@@ -120,7 +120,7 @@ def test_check_counts_the_values_that_the_encoding_cannot_read(chars: int, appli
 def test_a_text_that_the_server_has_altered_halts_its_table(
     application: Any, standin: StandIn, request: pytest.FixtureRequest
 ) -> None:
-    """Also without a check before: no smaller character set has the character that stands for replaced bytes."""
+    """Even without an earlier check: no smaller character set has the character that stands for replaced bytes."""
     application.execute('CREATE TABLE "NOTE" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20), "BODY" CLOB)')
     application.execute('INSERT INTO "NOTE" VALUES (1, %s, NULL)', (f"in a Unicode database{REPLACED}"[-20:],))
     with closing(OracleSource(standin)) as source:

@@ -95,7 +95,7 @@ def test_changes_missed_before_a_halt_are_still_missed_after_it(
 def test_rows_that_vanished_when_the_table_halted_are_noticed(
     follower: Follower, limited_source: OracleSource, application: Any, standin: StandIn
 ) -> None:
-    """Looks at a table that VENUS may not read are not stored: no reason could be stored with them."""
+    """VENUS stores no check of a table that it may not read, because it could store no reason with it."""
     limited_source.capture.refresh_schemas()
     application.execute(f"INSERT INTO {DICTIONARY}.SEGMENTS VALUES ('ITEM', NULL, 2)")  # a TRUNCATE
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')

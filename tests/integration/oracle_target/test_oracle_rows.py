@@ -290,7 +290,7 @@ def test_a_split_is_loaded_once(stage: Stage) -> None:
 
 
 def test_a_second_writer_waits_for_the_position_and_reads_the_new_one(stage: Stage) -> None:
-    """Two processes that both believe to hold the target's lock never apply from one position."""
+    """Two processes that both believe they hold the target's lock never apply from the same position."""
     stage.feed.describe(items())
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()

@@ -96,7 +96,7 @@ def capture(source: PostgresSource) -> Callable[[], Follower]:
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Keep every statement of VENUS's sessions; none is a look into every log, which is due when time has passed."""
+    """Keep every statement of VENUS's sessions; leave out the periodic query of every log."""
     monkeypatch.setattr(sources, "LOOK_S", 300.0)
     statements: list[str] = []
     run = connections.PostgresConnection.run

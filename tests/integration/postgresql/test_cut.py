@@ -83,7 +83,7 @@ def test_an_opening_reads_few_changes_of_a_large_table_through_its_key(sql: Sql,
 def test_a_table_that_was_analysed_while_its_rows_came_is_read_through_its_key(
     sql: Sql, capture: Start, database: str
 ) -> None:
-    """For the planner it is empty then: the log would be read once, and searched for each key."""
+    """The planner takes the table as empty then: it would read the log once and search it for each key."""
     sql("CREATE TABLE big (id int PRIMARY KEY, v text)")
     sql("INSERT INTO big SELECT i, repeat('x', 50) FROM generate_series(1, 100000) i")
     capture()

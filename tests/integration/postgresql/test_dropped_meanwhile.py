@@ -1,4 +1,4 @@
-"""Objects that another session drops while the dictionary is read: the snapshot has them, their definitions are gone.
+"""Another session drops objects while the dictionary is read: the snapshot shows them, but their definitions are gone.
 
 Functions such as pg_get_triggerdef() and format_type() read the newest catalogue, whatever the snapshot contains.
 """
@@ -204,7 +204,7 @@ def test_a_trigger_that_is_dropped_while_triggers_are_compared_is_noticed(
 def test_an_installation_reports_a_dictionary_that_changes_while_it_is_read(
     sql: Sql, source: PostgresSource, interrupt: Interrupt, what: str
 ) -> None:
-    """It reads outside of a snapshot, because it waits for locks: a later query may see newer changes."""
+    """The installation reads outside of a snapshot, because it waits for locks: a later query may see newer changes."""
     added = "CREATE TYPE size_{n} AS ENUM ('s'); ALTER TABLE item_{n} ADD COLUMN size size_{n}"
     change = (GONE | ALTERED | {"new type": added})[what]
     places = [place for place in PLACES if place[0] != "triggers"]

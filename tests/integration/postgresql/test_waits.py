@@ -187,7 +187,7 @@ def test_a_change_ends_a_wait(sql: Sql, capture: Start, monkeypatch: pytest.Monk
 def test_a_transaction_that_began_before_others_and_ends_after_them_ends_a_wait(
     sql: Sql, open_sessions: Callable[[], Sql], capture: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no newer than those that the wait has seen: only its end shows it."""
+    """The transaction is no newer than those that the wait has seen: only its end shows that it exists."""
     monkeypatch.setattr(sources, "REST_S", LONG_S)
     monkeypatch.setattr(sources, "REST_LOOKS", 10_000)
     sql("CREATE TABLE item (id int PRIMARY KEY)")

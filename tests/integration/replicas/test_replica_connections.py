@@ -135,7 +135,7 @@ class _SlowLine:
 
 
 def test_a_follower_that_asks_again_over_a_slow_line_gets_the_newest_answer_alone() -> None:
-    """It asks every few seconds, and each answer may be a frame of entries; the leader must not keep all in memory."""
+    """It asks every few seconds, and each answer may be a frame of entries; the leader must not keep all answers."""
 
     def entries(count: int) -> replica_pb2.FetchAnswer:
         return connections.encode_reply("main", Entries(term=1, first=1, high=0, entries=(b"x" * 1000,) * count))

@@ -133,7 +133,7 @@ def test_a_store_that_returns_unchanged_is_the_same_member(tmp_path: Path, etcd_
 def test_of_two_processes_with_copies_of_one_data_directory_the_older_ends(
     tmp_path: Path, etcd_server: EtcdCluster
 ) -> None:
-    """Both registered in turn, every second. Neither has written a batch that the other lacks."""
+    """Both processes registered in turn, every second. Neither has written a batch that the other lacks."""
     address = f"127.0.0.1:{next(iter(free_ports(1)))}"
     with BrokerCluster(tmp_path, etcd_server, "a", broker={"address": address}) as cluster:
         cluster.brokers["a"].stop()

@@ -1,4 +1,4 @@
-"""The HTTP port with TLS needs a certificate or a token for everything but the one word for health probes."""
+"""The HTTP port with TLS requires a certificate or a token, except for the one-word answer to health probes."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def local_address(broker: RunningBroker) -> BrokerAddress:
 
 
 def refuse_nothing_late(chosen: Settings) -> Settings:
-    """Let half messages wait for the disk however long that takes; refused ones come again, which tests count."""
+    """Let half messages wait for the disk without a limit: refused ones would be resent, and tests count messages."""
     limits = chosen.broker.limits
     if "slow_request_ms" in limits.model_fields_set:
         return chosen

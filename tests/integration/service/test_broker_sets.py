@@ -28,7 +28,7 @@ BACK_AFTER_S = 2.0
 
 
 def selection_threads() -> set[threading.Thread]:
-    """Return the threads that look for a nearer set; for sets that never return they do so for ever."""
+    """Return the threads that look for a nearer set; they never stop if the nearer set never returns."""
     return {thread for thread in threading.enumerate() if thread.name == "venus-look"}
 
 

@@ -190,7 +190,7 @@ def test_a_silent_broker_costs_its_share_of_the_time_once(
         silent = f"127.0.0.1:{listener.getsockname()[1]}"
         reach = f"{silent},{leader.address}"
 
-        BrokerConnection(reach).close()  # the other one is asked within the time for all
+        BrokerConnection(reach).close()  # the other broker is asked within the time for all
         monkeypatch.setattr(connection, "open_channel", record)
         BrokerConnection(reach).close()
         assert asked[0] == leader.address

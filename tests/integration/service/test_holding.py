@@ -54,7 +54,7 @@ def start(tmp_path: Path) -> Iterator[StartBroker]:
 
 @pytest.fixture
 def broker(start: StartBroker) -> RunningBroker:
-    """Start a broker that takes no silence for the end of a client."""
+    """Start a broker that never takes a client's silence for its end."""
     return start(NEVER_S, NEVER_S)
 
 
@@ -64,7 +64,7 @@ def producer(address: str, name: str, **options: Any) -> Producer:
 
 @contextmanager
 def speaking(sender: Producer) -> Iterator[None]:
-    """Ship half messages all the time: the broker hears from this producer after whatever moment."""
+    """Ship half messages continuously, so that the broker hears from this producer at any time."""
     done = threading.Event()
 
     def send_halves() -> None:

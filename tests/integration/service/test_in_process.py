@@ -135,7 +135,7 @@ def test_a_stream_whose_handler_hangs_is_cancelled_when_its_client_closes(
     close = in_process.InProcessStream.close
 
     def close_hanging_stream(self: Any, _: float) -> None:
-        """Let the time for an orderly end be over when the handler hangs."""
+        """Close a stream whose handler hangs until the time for an orderly end is over."""
         assert hangs.wait(60)
         close(self, 0.2)
 

@@ -226,7 +226,7 @@ def test_an_answer_that_no_caller_waits_for_is_sent_with_the_next(
         take_frame(self, frame)
 
     monkeypatch.setattr(Producer, "on_frame", keep_frame)
-    monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 60.0)  # only the next frame carries it
+    monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 60.0)  # only the next frame carries the answer
     with producer(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader:
         sender.connect(0, 0)
         reader.open(0, 0)

@@ -304,7 +304,7 @@ def test_a_stream_begins_with_the_full_data_and_continues_with_changes(
         eventually(lambda: len(stream.batches) == 1, "the full data", timeout_s=WAIT_S)
         feed.cut(put(5, "five", 5), deletion(4))
         stream.wait_for(broker.next_offset)
-        feed.cut(put(6, "six", 6))  # Spark commits the previous batch together with this one
+        feed.cut(put(6, "six", 6))  # Spark commits the previous batch together with this batch
         stream.wait_for(broker.next_offset)
         pinned = next(c for c in business_status(broker.address).consumers if c.group == "lab")
 

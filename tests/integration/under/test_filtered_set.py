@@ -53,7 +53,7 @@ Start = Callable[..., RunningBroker]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start sets whose alarms are of what they mirror alone."""
+    """Start sets whose alarms concern only what they mirror."""
     with networks.starting(tmp_path) as start:
         yield partial(start, **CAREFREE)
 

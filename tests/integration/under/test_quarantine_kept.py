@@ -1,4 +1,4 @@
-"""How long quarantined changes are kept: decided ones for a while, waiting ones for ever."""
+"""How long quarantined changes are kept: decided changes for a while, waiting changes for ever."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_skipped_change_stays_while_its_table_may_read_it_again(
 
     with following(settings, "a"):
         eventually(lambda: read_table_states(settings, "a")[1].state == "ACTIVE", "the other table")
-    with following(settings, "a"):  # a round that began while the other table did not follow was too early for it
+    with following(settings, "a"):  # a round that began before the other table followed was too early for it
         eventually(lambda: len(read_quarantine(settings)) == 1, "the other change to go")
         assert read_quarantine(settings) == [('{"id": "1"}', "SKIPPED")]
     with following(settings, "a"):  # it knows the quarantined changes, and has no earlier state

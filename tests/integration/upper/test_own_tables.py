@@ -161,7 +161,7 @@ def test_privileges_missing_at_the_start_of_postgresql(postgres: LimitedSource, 
 def test_privileges_missing_before_the_first_half_message_are_reported(
     postgres: LimitedSource, broker: RunningBroker
 ) -> None:
-    """The broker has no such business before the first half message, and forgets it when the adapter has gone."""
+    """The broker has no such business before the first half message, and drops the report once the adapter has gone."""
     chosen = settings_for_source(postgres, broker)
     postgres.shop.fill(5)
     postgres.shop.install(chosen)

@@ -91,7 +91,7 @@ class PartitionedTable:
         self._lose(partition, rng)
 
     def _lose(self, partition: int, rng: random.Random) -> None:
-        """Let them vanish."""
+        """Execute the statement that makes the rows vanish."""
         raise NotImplementedError
 
     def _has_lost(self) -> bool:

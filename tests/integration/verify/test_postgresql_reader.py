@@ -1,4 +1,4 @@
-"""Snapshots of a PostgreSQL source during a TRUNCATE of the compared table."""
+"""Snapshots of a PostgreSQL source while the compared table is truncated."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_rows_that_were_shipped_but_not_applied_are_not_repaired(e2e: EndToEnd) 
 
 
 def test_a_capture_fault_is_repaired_when_the_full_data_has_it(e2e: EndToEnd) -> None:
-    """The comparison was of source and full data: the stopped target is not waited for."""
+    """The comparison was of source and full data, so the repair does not wait for the stopped target."""
     e2e.wait_until_caught_up()
     run_at(
         e2e.source,
@@ -133,7 +133,7 @@ def test_many_keys_are_repaired_in_several_transactions(e2e: EndToEnd, monkeypat
 
 
 def test_keys_whose_rows_changed_since_the_comparison_are_repaired(e2e: EndToEnd) -> None:
-    """A repair ships the current rows, also changes without a log entry: a deletion, a new row, another value."""
+    """A repair ships the current rows, even of changes without a log entry: a deletion, a new row, another value."""
     e2e.wait_until_caught_up()
     e2e.at_target(
         "UPDATE parent SET v = 'damaged' WHERE id IN (50, 51)",

@@ -63,7 +63,7 @@ class BrokerDisk:
         return self.memory.families[keys.RLOG].values.get(keys.log_key(self.content.number, index))
 
     def has(self, index: int, entry: bytes) -> bool:
-        """Return whether an entry would survive a power loss; the broker finds a flipped bit before it uses one."""
+        """Return whether an entry would survive a power loss; the broker finds a flipped bit before it uses it."""
         business = self.host.business if self.host is not None else None
         if business is not None and index >= business.log.durable_end:
             return False

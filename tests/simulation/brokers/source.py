@@ -113,7 +113,7 @@ class Source:
         return Cut(bodies=tuple(bodies), records=tuple(records), read_through=self._log[-1][0])
 
     def _fill(self, message: change_pb2.BatchBody, keys: list[bytes], *, truncates: bool) -> None:
-        """Write the changes of these keys into a batch, after a TRUNCATE of all tables or not."""
+        """Write the changes of these keys into a batch, perhaps after a TRUNCATE of all tables."""
         if truncates:
             for table in self.tables:
                 message.tables.add(table_id=table, schema_version=1, kind=change_pb2.TableChanges.TRUNCATE, count=1)

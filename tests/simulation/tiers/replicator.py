@@ -301,7 +301,7 @@ class SimulatedReplicator:
         stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where, wanted)
 
     def _on_follow(self, upper: TierHost, above: Admits) -> None:
-        """Check that the rows of the increments that follow fit those that are here."""
+        """Check that the rows of the increments that follow fit the rows that this set has."""
         host, rows = self.host, self.host.world.judge.rows
         rows.on_follow(host, above)
         if self._followed_last not in ("", upper.name) and rows.admitted_at(host) != EVERY:

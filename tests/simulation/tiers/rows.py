@@ -87,7 +87,7 @@ def find_admitted(where: Mapping[str, str]) -> Admits:
 
 
 def intersect(one: Admits, other: Admits) -> Admits:
-    """Return the kinds of rows that pass both of two sets."""
+    """Return the kinds of rows that the predicates of both sets admit."""
     return {n: one[n] & other[n] for n in one}
 
 

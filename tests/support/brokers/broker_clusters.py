@@ -56,7 +56,7 @@ class ClusterMember(BrokerProcess):
         super().__init__(chosen)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         has_ended = self.process.returncode is not None
         super().kill()
         if not has_ended:
@@ -281,7 +281,7 @@ class SteadyWriter:
         return [error for error in self._writer.errors if "are needed" in error]
 
     def longest_s(self, first: int) -> float:
-        """Return how long the longest write took from number `first` on, the present one included."""
+        """Return the duration of the longest write from number `first` on; a write still in progress counts too."""
         present = len(self.took_s)
         eventually(lambda: self.failure is not None or len(self.took_s) > present, "the present write")
         return max(self.took_s[first:], default=0.0)

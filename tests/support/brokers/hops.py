@@ -1,4 +1,4 @@
-"""Delay of a batch from set to set: a reader at each set records when it receives which offset."""
+"""Delay of a batch from set to set: a reader at each set records when it receives each offset."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 hq  <- second        core: hq is the home, second mirrors it
 north, south         tandem, each below both core sets
-east, west           access, each below both tandem sets; a target at each, which may go to the other
+east, west           access, each below both tandem sets; a target at each, which may move to the other access set
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def matching(join: Sequence[str], **options: Any) -> MatchingSettings:
 
 
 class BrokerOverlay:
-    """Broker processes that share matching; each knows the addresses of two others, or finds them in `etcd`."""
+    """Broker processes that share matching work; each knows the addresses of two others, or finds them in `etcd`."""
 
     def __init__(self, folder: Path, count: int, *, etcd: EtcdCluster | None = None, **options: Any) -> None:
         self._etcd, self._cluster = etcd, etcd.new_name() if etcd is not None else ""

@@ -112,7 +112,7 @@ class RssWatch:
 
 
 def commit(producer: Producer, halves: list[broker_pb2.Half]) -> broker_pb2.Decided:
-    """Send, wait until it is durable, commit and wait again."""
+    """Send a batch, wait until it is durable, commit it, and wait for the answer."""
     for message in halves:
         producer.send_half(message)
     producer.wait_until_persisted(halves[-1].batch_no)

@@ -58,7 +58,7 @@ def read_served(path: Path) -> tuple[str, str]:
     Raises VenusError.
     """
     later = Clock()
-    later.now_s += 60  # a snapshot requested now is a new one
+    later.now_s += 60  # a snapshot requested from now on is not shared
     engine = engines.make(path, later)
     found = engines.status(engine)
     businesses = [

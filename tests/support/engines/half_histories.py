@@ -63,7 +63,7 @@ class Producer:
         self._introduce()
 
     def _introduce(self) -> None:
-        """Begin a life of the process: without pending decisions and frames."""
+        """Begin a life of the process, which has no pending decisions or frames."""
         self.steps = self._life()
         self.pending: list[tuple[int, int, Verdict]] = []
         self.through = 0

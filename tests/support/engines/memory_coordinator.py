@@ -145,12 +145,12 @@ class MemoryCoordinator:
             return tuple(found for _, found in sorted(cluster.leaderships.items()))
 
     def read(self, business: str) -> Leadership | None:
-        """Return the record of a business; None = there is none of this name."""
+        """Return the record of a business; None = no business has this name."""
         with self._begin_call() as cluster:
             return cluster.leaderships.get(business)
 
     def create(self, leadership: Leadership) -> Leadership | None:
-        """Store a new business, in a term above those of an earlier one of this name; None if there is one already."""
+        """Store a new business, in a term above those of a forgotten one of this name; None if the name is in use."""
         with self._begin_call() as cluster:
             last = cluster.forgotten.get(leadership.business, 0)
             return self._store(replace(leadership, term=max(leadership.term, last + 1)), 0)
@@ -195,7 +195,7 @@ class MemoryCoordinator:
     # -- the cluster ---------------------------------------------------------------------------------------------
 
     def identity(self, *, create: bool) -> str | None:
-        """Return the id of the cluster, drawn once; None = there is none and `create` is False."""
+        """Return the id of the cluster, drawn once; None = the cluster has no id and `create` is False."""
         with self._begin_call() as cluster:
             if cluster.identity is None and create:
                 cluster.identity = cluster.new_identity

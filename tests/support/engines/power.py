@@ -1,7 +1,7 @@
 """A broker's engine whose power can be cut: each fsync records what the disk must keep.
 
 The engine runs in a process of its own. Each sync of the store's write-ahead log notes the sizes that the logs had
-before it; a power cut may remove bytes beyond these, but none before. RocksDB itself syncs tables and the manifest
+before it; a power cut may remove bytes beyond these sizes, none within. RocksDB itself syncs tables and the manifest
 before it relies on them, so they stay.
 """
 

@@ -184,7 +184,7 @@ def cut_ring(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) ->
 def disturb_lines(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
     """Let connections between brokers delay, lose and reset traffic until another broker leads.
 
-    The former leader returns only then, so the others must have every acknowledged batch.
+    The leader is killed, and restarted only once another leads, so the others must have every acknowledged batch.
     """
     poor = partial(PoorLine, rng, delay_s=0.1, jitter_s=0.1, loss=0.05, resets=0.002)
     lines = {link: poor() for link in _links_between(NAMES, NAMES)}

@@ -1,6 +1,6 @@
 """Runs the under adapter of a target without COPY in a process that kills itself with SIGKILL at a durable step.
 
-python -m tests.support.faults.killed_session BROKER TARGET URL, then a line a run:
+python -m tests.support.faults.killed_session BROKER TARGET URL, then one input line per run:
 apply|load|ddl-apply|ddl-load N before|after GOAL
 (forks.py)
 """

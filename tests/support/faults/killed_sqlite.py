@@ -1,6 +1,6 @@
 """Reads a cut of an SQLite source in a fork, and kills it before the n-th statement of its local transaction.
 
-python -m tests.support.faults.killed_sqlite, then a line a run: N FILE (forks.py)
+python -m tests.support.faults.killed_sqlite, then one input line per run: N FILE (forks.py)
 """
 
 from __future__ import annotations

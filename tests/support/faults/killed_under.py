@@ -1,6 +1,6 @@
 """Runs the under adapter in a process that kills itself with SIGKILL at its n-th durable step.
 
-python -m tests.support.faults.killed_under BROKER URL KEYED_ROWS_MAX, then a line a run:
+python -m tests.support.faults.killed_under BROKER URL KEYED_ROWS_MAX, then one input line per run:
 apply|load|first N before|after GOAL
 (forks.py)
 """

@@ -10,7 +10,7 @@ import grpc
 
 
 class LostAnswers(grpc.GenericRpcHandler):
-    """Forwards unary calls as bytes; `lose` is the number of next answers to writes that are lost."""
+    """Forwards unary calls as bytes; `lose` = how many of the next answers to writes are lost."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address)

@@ -1,6 +1,6 @@
 """Every change of a statement for the stand-in (MariaDB in Oracle mode): all differences from an Oracle.
 
-One table adapts source and target. A matching pattern changes the text; the others leave it unchanged.
+One table of patterns serves source and target. A pattern changes the statements that it matches, and no others.
 """
 
 from __future__ import annotations

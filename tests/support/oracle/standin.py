@@ -1,4 +1,4 @@
-"""MariaDB in Oracle mode behind the Oracle dialect's driver seam: a stand-in, not an Oracle.
+"""MariaDB in Oracle mode in place of the Oracle dialect's driver: a stand-in, not an Oracle.
 
 It can test the text of the row triggers exactly as an Oracle would get it, and the exact delete, the state query and
 the local transaction under concurrent writers. It cannot test DISABLE/ENABLE, the DDL trigger, LOCK TABLE, physical

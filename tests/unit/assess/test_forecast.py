@@ -1,4 +1,4 @@
-"""The parts of a forecast: each figure alone, and without unknown ones."""
+"""The parts of a forecast: each figure alone; unknown figures are left out."""
 
 from __future__ import annotations
 

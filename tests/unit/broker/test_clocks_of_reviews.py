@@ -27,7 +27,7 @@ from venus.broker.pipeline.publisher import Publisher
 def test_a_half_message_decided_in_the_same_group_is_not_asked_about(
     expected: list[int], settled: list[int], undecided: list[int]
 ) -> None:
-    """Otherwise its timer would never stop: 64 of them, and the next leader would ask about nothing else."""
+    """Otherwise its timer would never stop; with 64 such timers the next leader would ask about nothing else."""
     nothing: Any = SimpleNamespace()
     business = Business(1, "main", ReviewSchedule(first_s=1.0))
     halves = [HalfMessage(batch_no=n, digest=n, first_sequence=n, count=1) for n in undecided]

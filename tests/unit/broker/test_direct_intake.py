@@ -1,4 +1,4 @@
-"""Small messages of a client in the broker's process: answers of the commit thread, and the end of their stream."""
+"""Small messages of a client in the broker's process: the commit thread's answers, and the end of the stream."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_clients_own_thread_acknowledges_what_it_has_written(place: IntakeSe
 
 
 def test_a_result_that_exists_at_once_is_sent_by_the_event_loop(place: IntakeSetup) -> None:
-    """The client's thread holds the lock that the answer needs."""
+    """The client's thread still holds the lock that sending the answer needs."""
     hand_over = place.intake._core.producers.take_halves
 
     def settle_at_once(*arguments: Any, **named: Any) -> Future[Any]:

@@ -1,7 +1,7 @@
 """Many random histories of a table: the rows that full.py stores must equal the source's.
 
 Batches arrive in order, or doubled and reordered; the fast path is used exactly when the materialiser would use it.
-Truncates and sweeps are part of the history. Without one of the rules the same histories must end wrong.
+Truncates and sweeps are part of the history. If a rule is removed, the same histories must end wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Possible losses of unclean elections in the record of a business, until a repair of every target closes them."""
+"""The record of a business keeps possible losses of unclean elections until a repair of every target closes them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_the_least_loaded_candidate_is_asked_and_a_suspended_one_is_not() -> Non
 
 
 def test_a_candidate_that_was_busy_once_is_asked_again() -> None:
-    """It reports its load only with an answer."""
+    """A candidate reports its load only in its answers."""
     candidates = Candidates()
     candidates.members[TARGETS[0]] = ["a:1", "b:1"]
     candidates["a:1"].load, candidates["a:1"].heard_at = 8 * LOAD_STEP, 100.0

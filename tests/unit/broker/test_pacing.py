@@ -208,7 +208,7 @@ def test_the_scrub_waits_after_a_large_step_although_no_more_work_waits(
 
 @pytest.mark.parametrize("every_s", [0.01, 0.5])
 def test_the_scrub_takes_little_time_however_often_the_thread_wakes(every_s: float) -> None:
-    """Each commit of a table with subscriptions ends a round, in each of which the scrub looked up 2,000 rows."""
+    """Each commit of a table with subscriptions ends a round, and the scrub looked up 2,000 rows in each round."""
     now, took = [NOW], [0.0]
 
     def step(*, busy: bool) -> bool:

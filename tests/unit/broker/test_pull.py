@@ -1,4 +1,4 @@
-"""A pull's view of the local queue, and its reaction to a set above that has other rows."""
+"""What a mirror's pull reads of the local queue, and its reaction to an upstream that has other rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from venus.errors import OtherRows
 
 
 class PulledBusiness:
-    """A business whose queue grows, with one of two sets as its upstream."""
+    """A business whose queue grows; one of two sets is its upstream."""
 
     def __init__(self) -> None:
         self.now, self.end, self.woken = 100.0, 10, 0

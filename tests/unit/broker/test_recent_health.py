@@ -1,4 +1,4 @@
-"""A health probe is answered at once from a recent check, and never from an old one."""
+"""A health probe is answered at once from the result of a recent check, never from that of an old one."""
 
 from __future__ import annotations
 

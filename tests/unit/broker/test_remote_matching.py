@@ -106,7 +106,7 @@ class SubscriptionOwner:
             self.matching.add(TABLE, number, one)
 
     async def match(self) -> Matches:
-        """Match in the way of the thread that judges changes."""
+        """Match changes as the thread that judges them does."""
         self.others.loop = asyncio.get_running_loop()
         return await asyncio.to_thread(self.matching.match, TABLE, CHANGES)
 

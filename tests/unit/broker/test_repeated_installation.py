@@ -1,4 +1,4 @@
-"""A replica that requests a copy again during an installation gets the running one, once."""
+"""A replica that requests a copy again during its installation gets the copy that is being transferred, once."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_copy_that_fails_blocks_no_other_business(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_slow_disk_is_waited_for_until_the_broker_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given up half way, an old copy would be removed from the catalogue, but stay in the store."""
+    """If the removal were given up half way, an old copy would leave the catalogue, but stay in the store."""
     monkeypatch.setattr(installation, "LOOK_S", 0.01)
     installer, slow, never = CopyingInstaller(), Future[int](), Future[int]()
     timer = threading.Timer(0.1, slow.set_result, (7,))

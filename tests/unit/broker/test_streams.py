@@ -1,4 +1,4 @@
-"""The streams of a consumer group are found without a search through those of other groups."""
+"""The streams of a consumer group are found without a search through the streams of other groups."""
 
 from __future__ import annotations
 

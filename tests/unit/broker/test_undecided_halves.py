@@ -104,7 +104,7 @@ class ConsumerModel:
             self.take(word)
 
     def deliver_queue(self) -> list[broker_pb2.Increment]:
-        """Deliver as the consumer's stream does: several increments at once, without bodies that the consumer has."""
+        """Deliver as the consumer's stream does: several increments at once, without the bodies that it has already."""
         words: list[broker_pb2.Increment] = []
         at = next(n for n, (offset, _) in enumerate(self.queue) if offset == self.sent.position)
         there = EarlyBatches(self.sent.waiting)

@@ -1,6 +1,6 @@
 r"""The codec again, value by value in plain Python: slow, short, and the reference for the fast one.
 
-It shares nothing with `venus.codec` but the model, so that an error in one is not repeated in the other.
+It shares only the model with `venus.codec`, so that an error in one codec is not repeated in the other.
 """
 
 from __future__ import annotations

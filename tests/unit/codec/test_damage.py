@@ -26,7 +26,7 @@ PIECES = [b"\\", b"\t", b"\n", b"\\N", b"\\\\x", b"a", b"0", b"f", b"\\n", b"\xc
 
 @pytest.fixture(params=["few rows", "batches"], scope="module", autouse=True)
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test runs for both ways: value by value, which is used for few rows, and by the batch."""
+    """Run every test with both ways of the codec: value by value, which is used for few rows, and batch by batch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_bytes, "FEW_VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
         yield

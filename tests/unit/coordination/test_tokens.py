@@ -71,7 +71,7 @@ class Etcd:
 )
 @pytest.mark.parametrize("calls", [1, 2, 3])
 def test_concurrent_calls_with_an_expired_token_all_continue(calls: int, refusal: Refusal) -> None:
-    """The second call was taken as one without a user, and a token from before a change of roles was never replaced.
+    """The second call was taken as a call without a user, and a token from before a change of roles was never replaced.
 
     The lease of the broker ended, and with it all its leaderships.
     """

@@ -157,7 +157,7 @@ def test_turns_shrink_with_the_share_down_to_the_minimum() -> None:
 
 
 def test_small_commits_may_take_twice_as_long_as_alone() -> None:
-    """Large work gives up half of its time for that, and more only for the goal itself."""
+    """Large work gives up half of its time to allow that, and gives up more only to reach the goal itself."""
     scene = MixedLoad()
     scene.run_commits_alone(500, GOAL_S / 5)
     scene.turn(0.0)

@@ -1,4 +1,4 @@
-"""A window shrinks for a slow consumer, grows again, and never stops one permanently."""
+"""A window shrinks for a slow consumer, grows again, and never stops a consumer permanently."""
 
 from __future__ import annotations
 

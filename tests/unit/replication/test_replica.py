@@ -91,7 +91,7 @@ def test_a_missing_follower_is_waited_for_until_the_coordinator_has_removed_it()
 
 
 def test_a_fetch_from_before_a_followers_removal_does_not_count_after_its_return() -> None:
-    """It has removed its copy meanwhile; the leader may have missed the record without it."""
+    """The follower has removed its copy meanwhile; the leader may have missed the record without that follower."""
     replica = leader_of_three()
     replica.step(log(3), 0.0)
     replica.step(build_fetch(B, 3), 0.1)
@@ -254,7 +254,7 @@ def test_a_lost_connection_ends_a_prefetch() -> None:
 
 
 def test_a_leader_of_an_older_version_gets_no_second_prefetch() -> None:
-    """It sends the entries that the follower is writing once more."""
+    """Such a leader sends the entries that the follower is writing a second time."""
     replica = follower_that_fetches_ahead()
     assert replica.step(FetchReply(leader=A, answer=Entries(term=1, first=1, high=0, entries=LARGE)), 0.2) == []
     assert replica.step(log(3, done=1), 0.3) == [SendFetch(to=A, term=1, index=3, last_term=1, version=1)]

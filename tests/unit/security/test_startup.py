@@ -159,6 +159,6 @@ def test_a_loopback_listener_needs_no_tls(address: str) -> None:
 
 
 def test_a_broker_without_tls_does_not_import_the_certificate_library() -> None:
-    """It takes 9 MiB, and longer to import than all of VENUS."""
+    """The library takes 9 MiB, and longer to import than all of VENUS."""
     text = "import sys, venus.broker.service.process; print('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], capture_output=True, check=True).stdout.split() == [b"False"]

@@ -12,7 +12,7 @@ THEN = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 def test_the_age_is_measured_by_the_targets_own_clock() -> None:
-    """Its machine's clock may be years off, which is no lag."""
+    """The clock of the target's machine may be years off; that difference is no lag."""
     position = TargetPosition(
         offset=Offset(1), epoch=1, last_sequence=1, control=0, paused=False, applied_at=THEN, heartbeat_at=THEN
     )

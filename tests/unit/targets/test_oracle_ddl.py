@@ -61,7 +61,7 @@ def test_impossible_names_are_refused() -> None:
 
 
 def test_own_tables_have_the_defaults_of_the_columns() -> None:
-    """Older rows of the full data get a column's default there."""
+    """At the target, older rows of the full data get the column's default."""
     schema = table(1, "items", column(1, "id", INT), column(2, "n", INT, default_sql="7"), column(3, "label"))
     placed = place_table(schema, "APP", "auto")
     assert side_definitions(placed, ("id", "n", "label")) == (
@@ -70,7 +70,7 @@ def test_own_tables_have_the_defaults_of_the_columns() -> None:
 
 
 def test_a_temporary_table_is_named_after_its_columns() -> None:
-    """It stays in the schema, where another column rule for the same version would find it."""
+    """The table stays in the schema, where another column rule for the same version would find it."""
     schema = items()
     fewer = replace(schema, columns=schema.columns[:2])
     stages = {row_sql(place_table(s, "APP", "auto"), g).stage for s in (schema, fewer) for g in ("main/o", "main/p")}

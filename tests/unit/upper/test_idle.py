@@ -82,7 +82,7 @@ def test_the_registry_is_read_only_after_a_change() -> None:
 
 
 def test_a_wait_knows_when_the_next_work_is_due() -> None:
-    """So it may occupy the connection for longer without delaying a heartbeat. The clock advances by seconds."""
+    """So the wait may occupy the connection for longer without delaying a heartbeat. The clock advances by seconds."""
     run = run_with_heartbeats(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 30))
     run.capture()
     (source,) = run.sources

@@ -39,7 +39,7 @@ def test_the_log_has_one_line_per_state_change_and_none_per_poll(caplog: pytest.
 
 
 def test_an_error_with_other_figures_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
-    """The free space of a full disk changes all the time; a waiting load logged it as often."""
+    """The free space of a full disk changes all the time; a waiting load logged the error each time."""
     reporter = Reporter(None)
     for free in (76_657, 76_658, 3):
         reporter.set_state("waiting to reconnect", error=VenusError(f"/data has {free:,} MiB free, 512 MiB are needed"))

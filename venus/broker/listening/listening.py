@@ -1,8 +1,8 @@
-"""Live subscriptions of all businesses: a thread matches every batch that the materialiser folds with their predicates.
+"""Live subscriptions of all businesses: a thread matches their predicates with every batch that the materialiser folds.
 
 The materialiser hands over each batch of a watched table, with the previous rows. Matching never delays it: if more
 than `QUEUE_BYTES_MAX` waits, the waiting batches of the business with the most are dropped. Its subscriptions read that
-part of the queue again, without the previous rows. So live matching avoids deletions of rows unknown to a reader.
+part of the queue again, without the previous rows: only then may a reader get deletions of rows that it does not have.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class JudgedBatch:
     epoch: int = 0
     committed_at_us: int = 0
     at_cut_end: bool = True
-    is_gap: bool = False  # nothing up to `next_offset` was judged
+    is_gap: bool = False  # a gap: nothing up to `next_offset` was judged
     changes: dict[Listener, list[broker_pb2.ChangedRows]] = field(default_factory=lambda: defaultdict(list))
     schemas: list[change_pb2.TableSchema] = field(default_factory=list)
     #: Subscriptions that ended, each with the error, and those that must take all rows again.
@@ -95,7 +95,7 @@ class Listening:
     ) -> None:
         self._store, self._most = store, subscriptions_max
         self._values_max, self._values_of_stream_max = values_max, values_of_stream_max
-        self._lock = threading.Lock()  # of the subscriptions
+        self._lock = threading.Lock()  # guards the subscriptions
         self._tables: dict[tuple[int, int], WatchedTable] = {}
         self._owners: dict[int, _Owner] = {}
         self._costs: Counter[Listener] = Counter()  # values in the predicates of each stream
@@ -103,14 +103,14 @@ class Listening:
         self._next = 1
         #: The watched tables by business, for the materialiser; replaced, never changed.
         self.watched_tables: dict[int, frozenset[int]] = {}
-        self._work = threading.Condition()  # of the queue
+        self._work = threading.Condition()  # guards the waiting batches
         self._waiting: deque[tuple[int, FoldedBatch | JudgedBatch]] = deque()
         self._nbytes: Counter[int] = Counter()  # bytes of the waiting batches, by business
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
-        #: Called in the thread with everything judged, in the order of each business.
+        #: Called in the judging thread with each result, for each business in the order of its batches.
         self.deliver: Callable[[JudgedBatch], None] = lambda _: None
-        #: Called with a mirror that lost all rows.
+        #: Called with the number of a mirror that lost all rows.
         self.on_lost: Callable[[int], None] = lambda _: None
         #: Returns the object that shares a table's interests with other brokers, by the table's name, or None.
         self.shared_table: Callable[[str], SharedInterests | None] = lambda _: None
@@ -343,7 +343,7 @@ class Listening:
                     self._describe(judged, schema)
                 for section in batch.sections:
                     self._judge_section(judged, section)
-            except Exception:  # subscriptions that ended or reload are in no table any more: the gap keeps them
+            except Exception:  # `judged` keeps the subscriptions that ended or reload: no table has them any more
                 logger.exception("judging failed; the subscriptions read the queue again")
                 judged.changes.clear()
                 judged.is_gap = judged.at_cut_end = True

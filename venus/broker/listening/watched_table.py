@@ -141,7 +141,7 @@ class WatchedTable:
         return self._expand(codes // width, codes % width, operations.astype(np.uint8))
 
     def judge_again(self, after: Sequence[bytes]) -> ChangeVerdicts:
-        """Return the verdicts on changes without the row before. Any other change is a deletion of its key."""
+        """Return the updates: changes inside a predicate. For a reader, any other change is a deletion of its key."""
         width = max(1, self._index.limit)
         codes = self._find_inside(after, width)
         return self._expand(codes // width, codes % width, np.full(len(codes), Operation.UPDATE, np.uint8))

@@ -57,7 +57,7 @@ class PendingEntry:
     content: Envelope | None
     step: EntryStep
     stored: bytes | None = None  # the bytes received from a leader
-    is_new: bool = True  # proposed by a command of this process, which has its effects in memory already
+    is_new: bool = True  # proposed by a command of this process, whose effects are in memory already
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Business:
     committed: half_messages.HalfState = field(default_factory=half_messages.HalfState)
     pending: deque[PendingEntry] = field(default_factory=deque)
     log_start: int = 0  # the first offset that can be read
-    nbytes: int = 0  # of bodies that were ever committed
+    nbytes: int = 0  # size of all bodies that were ever committed
     nbytes_trimmed: int = 0
     epochs: Epochs = ()
     committed_at_us: int = 0
@@ -97,10 +97,10 @@ class Business:
     counters: Counter[str] = field(default_factory=Counter)
     tables: dict[int, TableFigures] = field(default_factory=dict)
     consumers: dict[str, ConsumerState] = field(default_factory=dict)
-    readers: dict[int, ConsumerState] = field(default_factory=dict)  # transient ones, by token
+    readers: dict[int, ConsumerState] = field(default_factory=dict)  # transient readers, by token
     retention: MeasuredRetention | None = None  # with `retain = "measured"`, where this broker leads; needs the lock
-    envelopes: dict[int, Envelope] = field(default_factory=dict)  # of the undecided half messages
-    schemas: set[Version] = field(default_factory=set)  # committed
+    envelopes: dict[int, Envelope] = field(default_factory=dict)  # those of the undecided half messages
+    schemas: set[Version] = field(default_factory=set)  # the committed ones
     described: DescribedVersions = field(default_factory=DescribedVersions)  # described, not committed yet
     described_from: int = 0  # the version of every change above this Sequence is described
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -114,7 +114,7 @@ class Business:
     rows_may_reach: int = 0  # until the full data is there: after a crash, rows up to this Sequence may be stored
     filled_to: int = 0  # a mirror's full data is in the log up to this index, on disk
     scavenged: dict[int, int] = field(default_factory=dict)  # by table: rows up to this floor are physically removed
-    catches_up_since: float | None = None  # when this replica had batches while it was not in sync; monotonic
+    catches_up_since: float | None = None  # since when the full data waits for this replica to be in sync; monotonic
     halted: str = ""  # why this replica stopped: an entry that cannot be applied here; empty = it runs
     awaits_full_data: bool = False  # it is to be mirrored here, and no data has arrived yet
     is_forgotten: bool = False  # the materialising thread ignores it
@@ -122,7 +122,7 @@ class Business:
         default_factory=dict
     )  # by table: older tombstones may be physically removed
     scrubbed_at_us: int = 0  # when the scrub last completed a pass over all stored data
-    undescribed: dict[int, tuple[int, ...]] = field(default_factory=dict)  # table: versions of rows found by the scrub
+    undescribed: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by table: versions of unreadable rows
 
     def __post_init__(self) -> None:
         self.log = BusinessLog(self.number)

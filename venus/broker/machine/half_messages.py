@@ -27,7 +27,8 @@ from venus.model import Verdict
 
 T = TypeVar("T")
 
-#: A version copies its elements once it skips more of them at its start than this, and more than it has itself.
+#: A version copies its elements once it skips more than this many at the start of the list, and more than it has
+#: itself.
 _COPY_ABOVE = 256
 
 

@@ -30,8 +30,8 @@ class EntryEffects:
     placed: list[queue_index.QueuedBatch] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
     expected: list[int] = field(default_factory=list)
-    has_restarted: bool = False  # a mirror's: what was visible before is gone
-    filled_to: int = 0  # a mirror's: its full data is in the log up to this index
+    has_restarted: bool = False  # only of a mirror: everything that was visible before is removed
+    filled_to: int = 0  # only of a mirror: its full data is in the log up to this index
 
 
 def take_step(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
@@ -56,7 +56,7 @@ def reload(store: Store, business: Business) -> None:
 
 
 def stop_applying(store: Store, business: Business) -> None:
-    """Return to what is applied on disk, and propose nothing beyond it: an entry there cannot be applied here."""
+    """Return to what is applied on disk, and propose nothing after it: a later entry cannot be applied here."""
     records.restore(store, business)
     business.log.find_end(store)
     business.pending.clear()

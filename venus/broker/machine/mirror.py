@@ -26,7 +26,7 @@ class Mirror:
     network: str
     only: tuple[str, ...] = ()  # the tables, by name; empty = all
     where: tuple[RowFilter, ...] = ()  # which rows of a table; other tables are complete here
-    #: The filters of the sets above; None = one of them is older and does not report them.
+    #: The filters of the sets above; None = one of these sets has an older version, which does not report them.
     above: Levels | None = None
     begin: int = 0
     end: int = 0

@@ -140,7 +140,7 @@ def load_all(store: Store, review_after_s: float) -> Iterator[Business]:
 def load(store: Store, number: int, value: bytes, review_after_s: float) -> Business:
     """Read one business, of which `value` is the record."""
     business = Business(number, json.loads(value)["name"], ReviewSchedule(first_s=review_after_s))
-    business.described_from = NUMBER_MAX  # unless its record says more: an older broker did not check
+    business.described_from = NUMBER_MAX  # the default if its record has no value: an older broker did not check
     business.counters = Counter(json.loads(value)["counters"])
     business.materialised = decode_materialised_position(store.get(keys.STATE, keys.materialised_key(number)))
     restore(store, business)

@@ -80,7 +80,7 @@ def close_losses(state: HalfState, index: int, entry: LogEntry, content: Envelop
 
 
 def skip_loss(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Continue after the loss: the entry is the source's newest batch, with the offsets of all missing ones."""
+    """Continue after the loss: the entry stands for the source's newest batch, and takes all missing offsets."""
     assert not state.halves, "half messages are decided first"
     missing = _half_of_entry(index, entry, content)
     window = loss.Loss(
@@ -107,8 +107,8 @@ def skip_loss(state: HalfState, index: int, entry: LogEntry, content: Envelope |
 def set_home(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
     """Record which set is the home from now on.
 
-    A mirror that becomes the home may lack what the old one had, so its producers are asked. An old home drops what it
-    had as a mirror, if it was one: it must load the full data before it follows.
+    A mirror that becomes the home may lack what the old home had, so its producers are asked what is missing. A
+    replaced home that was a mirror before drops its record as a mirror: it must load the full data before it follows.
     """
     home = decode_home(entry.record)
     assert home is not None, "a HOME names one"

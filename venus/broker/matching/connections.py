@@ -141,7 +141,7 @@ class OverlayConnections:
         return channel
 
     def _close_soon(self, channel: grpc.aio.Channel) -> None:
-        """Close a channel when the calls on it have had their time."""
+        """Close a channel once the calls on it have ended, at the latest after EXCHANGE_S."""
         task = asyncio.get_running_loop().create_task(channel.close(grace=EXCHANGE_S))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -26,7 +26,7 @@ Place = tuple[str, str]  # table and path of a subspace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedEvents:
-    """Changes of one subspace that another broker is asked about, and the numbers of its interests."""
+    """Changes of one subspace that another broker is asked about, and the numbers of the subspace's interests."""
 
     table: str
     path: str
@@ -36,7 +36,7 @@ class MatchedEvents:
 
     @property
     def pairs(self) -> int:
-        """How many pairs would be compared one by one."""
+        """How many pairs of a change and an interest there are."""
         return self.events.count * len(self.numbers)
 
 
@@ -84,7 +84,7 @@ class MatchingCounters:
     installed: int = 0  # interests sent, each once for a cluster
 
     def record_matched(self, changes: int, *, is_here: bool) -> None:
-        """Count changes that another broker matched, or this one, which can be a candidate of its own subspaces."""
+        """Count changes that another broker matched, or this one: it can be a candidate for its own subspaces."""
         if is_here:
             self.changes_here += changes
         else:

@@ -1,4 +1,4 @@
-"""Messages of the overlay on the wire. What venus/rpc/limits cannot know about them is checked here."""
+"""Messages of the overlay on the wire. This module checks what venus/rpc/limits cannot know about them."""
 
 from __future__ import annotations
 

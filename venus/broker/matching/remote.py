@@ -1,4 +1,4 @@
-"""Matching of this broker's subscriptions at other brokers (SREM 4), which this broker can always do itself instead.
+"""Matching of this broker's subscriptions at other brokers (SREM 4). This broker can always match them itself instead.
 
 The content of a table is partitioned (venus/network/matching/spaces.py). Each subspace is hashed to two top clusters
 and is at the one with less work. Its brokers get the interests under a lease that is renewed. Changes go to one of
@@ -6,7 +6,7 @@ them, the least loaded first. Without a good answer within the deadline the next
 matches itself. An answer counts only if it was computed from the present interests of this broker, so a failure costs
 time but never a verdict.
 
-Subscriptions change and changes are matched in any thread but the event loop's, which makes the calls.
+Any thread but the event loop's may change subscriptions and match changes; the event loop makes the calls.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ class RemoteMatching:
         self._is_woken = False
         self._round_s = 0.0  # duration of the last full installation
         self._planned_at = monotonic()
-        self.rounds = 0  # of installation
-        #: Subspaces that other brokers should have, and how many of them no cluster has as they are; of the last round.
+        self.rounds = 0  # completed rounds of installation
+        #: Of the last round: subspaces that other brokers should have, and how many of them no cluster has up to date.
         self.subspaces = self.uninstalled = 0
 
     # -- the subscriptions -----------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class RemoteMatching:
     # -- in the event loop: installation ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Install what has changed at once, and renew the leases in time."""
+        """Install changes soon after they are made, and renew the leases in time."""
         while True:
             self.wake.clear()
             await self.install_all()
@@ -355,7 +355,7 @@ class RemoteMatching:
         return found
 
     def count_subspaces(self) -> tuple[int, int]:
-        """Return how many subspaces others should have, and how many no cluster has as they are now. Blocking."""
+        """Return how many subspaces others should have, and how many of these no cluster has up to date. Blocking."""
         found = missing = 0
         for table in list(self._tables.values()):
             with table.lock:
@@ -370,7 +370,7 @@ class RemoteMatching:
     async def _install_at(self, target: Identifier, names: Sequence[Place]) -> None:
         waiting: list[Place] = list(names)
         lease_s = min(LEASE_S_MAX, self._lease_s + ROUNDS_OF_LEASE * self._round_s)
-        for _ in range(2):  # what is missing at a member is sent once more, as a whole
+        for _ in range(2):  # a subspace that a member lacks is sent once more, as a whole
             missing: list[Place] = []
             while waiting:
                 chosen, parts = await self._calls.run_blocking(partial(self._take_parts, target, waiting))

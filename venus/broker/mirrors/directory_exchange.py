@@ -44,7 +44,7 @@ UNREADY = frozenset({MirrorState.WAITING, MirrorState.FILLING, MirrorState.CUT_O
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPeers:
-    """The other brokers of the cluster, as they are now. Without a cluster all are empty."""
+    """The brokers of the cluster, as they are now. Without a cluster every function returns an empty result."""
 
     #: The addresses of all of its brokers.
     addresses: Callable[[], Sequence[str]] = tuple
@@ -228,7 +228,7 @@ class DirectoryExchange:
         )
 
     def _mirror_status(self) -> broker_pb2.BrokerStatus:
-        """Return place and mirrors of this set, without what costs reads of the store."""
+        """Return place and mirrors of this set, without the parts that need reads of the store."""
         stored = [
             broker_pb2.BusinessStatus(
                 business=business.name,

@@ -275,7 +275,7 @@ class MirrorRowFilters:
         self._core = core
         self.configured = configured
         self._schemas: dict[str, list[TableSchema]] = {}
-        self._border_alarms: dict[str, tuple[list[TableSchema], list[str]]] = {}  # of these versions
+        self._border_alarms: dict[str, tuple[list[TableSchema], list[str]]] = {}  # with the versions they are of
 
     def configured_filters(self, business: str) -> tuple[RowFilter, ...]:
         """Return the configured filters of a business."""

@@ -174,7 +174,7 @@ class NetworkMembership:
 
     @property
     def _main_poller(self) -> UpstreamPoller:
-        """Return the upstream set in use for most businesses, or the nearest that has answered."""
+        """Return the poller of the set in use for a business; without one, of the nearest that has answered."""
         assert self._looks is not None
         for pull in self._pulls.all:
             return self._looks.poller_of(pull.in_use)
@@ -188,7 +188,7 @@ class NetworkMembership:
         return OTHERS_EVERY_S if is_calm and look.name not in {pull.in_use for pull in pulls} else LOOK_EVERY_S
 
     def _wake(self) -> None:
-        """Poll all upstream sets at once."""
+        """Poll every upstream set now, without waiting for its next turn."""
         if self._looks is not None:
             self._looks.wake()
 

@@ -244,7 +244,7 @@ class ReplicationPlan:
         yield from self._follow_stream(business, above)
 
     def _store_levels(self, business: Business, opened: broker_pb2.Opened) -> requests.Calls[None]:
-        """Store the predicates of the upstream sets if they are new, or select the same rows in another way."""
+        """Store the predicates of the upstream sets if they are new, or now select the same rows in another way."""
         mirror, store = business.proposed.mirror, self._core.store
         if mirror is None or not opened.HasField("levels"):
             return

@@ -134,7 +134,7 @@ class SessionConnections:
         self._above, self._business, self._only, self._stopping = above, business, only, stopping
         self._snapshots: SnapshotClient | None = None
         self._stream: Subscriber | None = None
-        self._at: Resume | None = None  # of the current split
+        self._at: Resume | None = None  # `at` of the current split
         self._chunks: Iterator[Chunk] = iter(())
 
     def carry_out(self, call: session_requests.Call) -> Any:

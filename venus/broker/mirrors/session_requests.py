@@ -38,7 +38,10 @@ class RenewSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextChunk:
-    """Read the next chunk of a split. Answer: codec.stored_rows.Chunk; the last has `end`. A split keeps its `at`."""
+    """Read the next chunk of a split. Answer: codec.stored_rows.Chunk; the last has `end`.
+
+    All requests for the rest of one split have the same object as `at`.
+    """
 
     snapshot_id: str
     split: broker_pb2.Split

@@ -91,7 +91,7 @@ class UpstreamClient:
 
 
 class UpstreamPoller(UpstreamClient):
-    """Poller of one upstream set. `answered_by` is the broker that answered last; `wake` polls at once."""
+    """Poller of one upstream set. `answered_by` is the broker that answered last."""
 
     def __init__(
         self, reach: str, group: str, looked: Callable[[UpstreamPoller], None], pace: Callable[[UpstreamPoller], float]
@@ -109,7 +109,7 @@ class UpstreamPoller(UpstreamClient):
         self._thread.start()
 
     def wake(self) -> None:
-        """Poll at once."""
+        """Poll now, without waiting for the next turn."""
         self._woken.set()
 
     def end(self) -> None:

@@ -26,7 +26,7 @@ class SelectionTimes:
     back_after_s: float = BACK_AFTER_S
     #: A longer gap between health checks breaks the period in which a set counts as fit.
     looks_apart_s: float = LOOKS_APART_S
-    #: How long a set that answers must be unfit before a fit one replaces it: cut off, or in another way.
+    #: After how long a fit set replaces the one in use, if that is cut off, or fails although it counts as fit.
     stale_s: float = 10.0
     failing_s: float = 5.0
     #: How long the replacement must have been fit.

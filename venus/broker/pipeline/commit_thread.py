@@ -107,7 +107,8 @@ class CommitThread:
         self._turned_at = monotonic()
         self._resting = False
         self._rests_until = 0.0
-        #: Whether a client's thread carries out a group, and whether one may: it cannot linger, or serve followers.
+        #: Whether a client's thread carries out a group, and whether one may. Such a thread cannot linger, or serve
+        #: followers.
         self._is_lent, self._may_lend = False, not linger_s and not shared.is_shared
         #: How long the half messages of the last group had waited.
         self.waited_s = 0.0
@@ -140,7 +141,7 @@ class CommitThread:
         first: bool = False,
         wakes: bool = True,
     ) -> Future[T]:
-        """Queue a command behind all commands of its business or `line`; without either, behind all commands.
+        """Queue a command after all commands of its business or `line`; without either, after all commands.
 
         With `first` it depends on no waiting command and overtakes them. The future of a command with `nbytes` fails
         with Overloaded if they wait for too long. Without `wakes` the caller calls `carry_out_here` next.

@@ -1,4 +1,4 @@
-"""Consumers attached to a business, and the trimming of queue and log behind them. Rules are in machine/consumers.py.
+"""Consumers attached to a business, and the trimming of what they have read. The rules are in machine/consumers.py.
 
 Consumers are kept in memory and logged by the upkeep. Each attachment has a token. Once a newer stream of a group is
 attached, messages of the older one are ignored: they neither move the group's positions nor end its attachment.
@@ -285,7 +285,7 @@ class ConsumerGroups:
                 business.consumers.pop(group, None)
 
     def _forget(self, batch: CommandGroup, business: Business, group: str) -> None:
-        """Propose the removal. In the commit thread, no position of the group can be logged after it."""
+        """Propose the removal of a group. In the commit thread, so that none of its positions is logged later."""
         with business.lock:
             known = business.consumers.get(group)
             if known is not None and known.is_connected:

@@ -110,7 +110,7 @@ class GroupWriter:
         self._shared = shared
         self._publish = publish
         self._maintain = maintain
-        #: Wraps the notifications of a group. Its listener sets it, so that a group wakes the event loop once.
+        #: Wraps the notifications of a group. The service sets this, so that each group wakes the event loop only once.
         self.batch_notifications: Callable[[], AbstractContextManager[None]] = nullcontext
         #: Answers that wait for the watermark. `CommitThread.stop` refuses them after the thread has ended.
         self.acks = AnswerQueue()

@@ -40,7 +40,7 @@ def refuse_producer(business: Business) -> None:
 
 
 def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False) -> None:
-    """Refuse a source with a higher epoch than this home ever assigned: it was at another home. Raises NotLeader.
+    """Refuse a source with a higher epoch than this home ever assigned: it shipped to another home. Raises NotLeader.
 
     With `insists` the producer takes over nevertheless.
     """
@@ -110,7 +110,7 @@ def become_home(group: CommandGroup, business: Business, home: Home, at_us: int)
 def confirm_home(group: CommandGroup, business: Business, home: Home, at_us: int) -> bool:
     """Stay the home with a higher home term. As after a promotion, changes of the other home are missing here.
 
-    Return False if this set is not the home, or has a home term as high.
+    Return False if this set is not the home, or its home term is as high already.
     """
     known = business.proposed.home
     if known is None or not known.here or home.term <= known.term:
@@ -262,7 +262,7 @@ _NUMBERED = (keys.RLOG, keys.QUEUE, keys.ROW)
 def forget(group: CommandGroup, business: Business, catalogue: BusinessCatalogue) -> None:
     """Add the removal of a business to a group. Raises Unavailable if the same group writes to the business.
 
-    Entries above the high watermark are removed too: the brokers that could move it may be gone.
+    Entries above the high watermark are removed too: the brokers that could advance the watermark may be gone.
     """
     if business in group.touched_businesses():
         raise Unavailable(f"business {business.name!r} is being written", hint="try again")

@@ -38,7 +38,7 @@ LEFT_OUT_MAX = limits.UINT32_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorIncrements:
-    """Increments in order. They are all that this mirror needs up to `position`; `sparse` if it pulls only a part."""
+    """Increments in order, all that this mirror needs up to `position`. `sparse`: it pulls a part of the business."""
 
     increments: Sequence[broker_pb2.Increment]
     position: int

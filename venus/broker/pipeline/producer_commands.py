@@ -408,7 +408,7 @@ class Producers:
         return found
 
     def count_delivered_reviews(self, business: str, batch_nos: Sequence[int]) -> None:
-        """Count reviews that reached a producer. Others do not count."""
+        """Count reviews that reached a producer; no other review counts."""
         found = self._catalogue.find(business)
         with found.lock:
             found.counters["reviews_sent"] += found.reviews.record_delivered(batch_nos, self._monotonic())

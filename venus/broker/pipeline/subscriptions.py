@@ -105,7 +105,7 @@ class Subscriptions:
         Raises OffsetTrimmed, OffsetDiverged, OtherRows, Unavailable.
         """
         found = self._catalogue.find(business)
-        knows_end = self._knows_end(found)  # read first: what becomes safe later is not beyond the end
+        knows_end = self._knows_end(found)  # read first: the end that is compared can only be newer
         with self._guard():
             opened = reader.check_position(self._store, found, offset, epoch, knows_end=knows_end)
             opened.networks.extend(self._networks())

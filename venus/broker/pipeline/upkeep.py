@@ -85,7 +85,7 @@ class Upkeep:
         now = self._monotonic()
         if self._dirty:
             return max(0.0, self._acknowledged_at + ACKNOWLEDGE_EVERY_S - now)
-        is_quiet = self._is_quiet and not self._snapshots.checkpoints  # whose leases end
+        is_quiet = self._is_quiet and not self._snapshots.checkpoints  # their leases end with time
         every_s = QUIET_EVERY_S if is_quiet else MAINTAIN_EVERY_S
         return max(0.0, self._maintained_at + every_s - now)
 
@@ -174,7 +174,7 @@ class Upkeep:
             self._trimmed_bytes += business.nbytes_trimmed - before
 
     def _retained_bytes(self, business: Business) -> int:
-        """Return how many bytes to keep below what is needed. Only a replica that leads sees readers to measure."""
+        """Return how many bytes to keep before the part that is needed. Only a leader has readers to measure."""
         settings, leads, now = self._settings, self._shared.leads(business), self._monotonic()
         if settings.retain == "bytes":
             return settings.retain_bytes

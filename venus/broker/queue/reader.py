@@ -1,6 +1,7 @@
 """The incremental interface (offset >= 0): committed batches from an offset on, from memory or from the log.
 
-It finds where batches lie and where an epoch ends. A mirror serves no reader while its full data is incomplete.
+This module finds where batches lie and where an epoch ends. A mirror serves no reader while its full data is
+incomplete.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def find_epoch_end(store: Store, business: Business, epoch: int) -> int:
     i = bisect_right(epochs, epoch, key=lambda found: found[0])
     if i == len(epochs):
         return business.visible_offset
-    if i == 1 and len(epochs) >= EPOCHS_MAX:  # there may have been other epochs between these
+    if i == 1 and len(epochs) >= EPOCHS_MAX:  # epochs between these two may not be in memory
         return _find_first_above(store, business, epoch, max(business.log_start, epochs[0][1]), epochs[1][1])
     return epochs[i][1]
 

@@ -98,9 +98,10 @@ class TableChoice:
         return self._ids
 
 
-#: Reduced batches kept for other readers of the same part.
+#: Limit of the bytes of reduced batches that are kept for other readers of the same part.
 CACHE_BYTES_MAX = 8 << 20
-#: Batches kept open for readers with other predicates, and the memory that one takes for each of its bytes.
+#: Limit of the memory of batches kept open for readers with other predicates, and the memory that an open batch takes
+#: for each of its bytes.
 OPEN_BYTES_MAX = 32 << 20
 OPEN_PRICE = 3
 #: The overhead of each entry, which is most of a small batch.

@@ -63,7 +63,7 @@ class RowIdentities:
         self._points: dict[int, _IdentityChanges] = {}
 
     def at(self, business: Business, offset: int) -> RowsIdentity | None:
-        """Return which rows this set has at an offset, None if that is unknown: a set above is older."""
+        """Return which rows this set has at an offset; None = unknown, because a set above has an older version."""
         points = self._load_changes(business)
         return RowsIdentity(set=self.name, tables=points.at(offset)) if points.levels is not None else None
 

@@ -199,7 +199,7 @@ class LeaderStream:
         self._lines = lines
         self._waiting: deque[replica_pb2.FetchEntries] = deque()
         self._wake = asyncio.Event()
-        self._asked_at: float | None = None  # of the oldest fetch since the newest answer, or part of one
+        self._asked_at: float | None = None  # when the first fetch after the newest (part of an) answer was sent
         self._parts = bytearray()
         self.task = asyncio.get_running_loop().create_task(self._run())
 
@@ -287,7 +287,7 @@ class FollowerStream:
     """Stream from a follower to this broker.
 
     Only the newest reply of each business waits. A follower that repeats a fetch on a slow connection has no use for
-    the earlier reply, and each may contain a frame of entries.
+    the earlier reply, and each reply may contain a frame of entries.
     """
 
     def __init__(self, follower: Member, context: Context, *, takes_parts: bool = False) -> None:

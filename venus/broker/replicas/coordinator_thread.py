@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 REFRESH_PART = 1 / 3
 #: Delay before a retry after an error.
 PAUSE_S = 0.2
-#: A broker that restarts with an empty disk waits for its own old lease to end: this many lease times, as etcd is late.
+#: A broker that restarts with an empty disk waits until its own old lease has ended. It waits for this many lease
+#: times, because etcd ends a lease late.
 LEASES_WAITED = 2
 #: Minimum interval between two reads of the coordinator, however many hints arrive.
 READ_EVERY_S = 0.05

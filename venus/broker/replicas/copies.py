@@ -40,7 +40,7 @@ AREAS: tuple[tuple[str, bytes], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyMark:
-    """Progress of an unfinished installation. `number` is the new business's; `copy` "" = its data is unusable."""
+    """Progress of an unfinished installation. `number` is the new business's; `copy` "" = the copy is unusable."""
 
     number: int
     copy: str = ""

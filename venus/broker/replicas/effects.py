@@ -114,7 +114,7 @@ _Handler: TypeAlias = Callable[["Effects", str, Any], None]
 
 
 class Effects:
-    """Executes effects in the host's thread. `troubles` says why replicas cannot follow, `ballot` is the newest one."""
+    """Executes effects in the host's thread. `troubles`: why replicas cannot follow; `ballot`: the newest ballot."""
 
     def __init__(
         self,

@@ -31,12 +31,13 @@ T = TypeVar("T")
 
 #: A producer waits this long for a new business or for a leader before it is refused.
 WAIT_S = 5.0
-#: It waits only this long while too few brokers are alive: more does not help, but a broker may be starting.
+#: A producer waits only this long while too few brokers are alive: a broker may just be starting, but a longer wait
+#: does not help.
 HINDERED_S = 0.5
 LOOK_EVERY_S = 0.02
 #: `venus forget` waits this long for the removal of this broker's data.
 REMOVE_S = 300.0
-#: How often to read the record again if the answer to its removal was lost.
+#: Interval at which the record is read again if the answer to its removal was lost.
 LOOK_AGAIN_S = 1.0
 RESUMES_HINT = "it resumes by itself when enough brokers are back: `venus cluster status` lists them"
 #: Interval between two tries to change the record of a business.
@@ -300,8 +301,8 @@ class ClusterGate:
 class RecordRemoval:
     """Removes records. Used in the service's event loop; `gone` is called once a record is removed.
 
-    The coordinator may answer late. The changes of a producer that is admitted before the answer would be acknowledged,
-    and removed with the business.
+    The coordinator may answer late. Until it answers, no producer is admitted: its changes would be acknowledged, and
+    then removed with the business.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Host of all replicas of a broker: it passes events to them and executes their effects. One thread, no waiting.
 
 The decisions are in `venus.replication`. The host publishes a standing before the effects of the step that changed it,
-because the commit thread reads it when an effect wakes it.
+because the commit thread reads the standing when an effect wakes that thread.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Host:
         self._wanted, self._installations = wanted, installations
         self._requests = LeaderRequests(me.member, wanted, coordination, self.handle, monotonic, rebalance=rebalance)
         self.records: dict[str, Leadership] = {}  # of every business of the cluster
-        self._created: dict[str, tuple[Leadership, float]] = {}  # not read yet
+        self._created: dict[str, tuple[Leadership, float]] = {}  # created here, but not read yet
         self._ranks: dict[str, dict[str, int]] = {}  # the scheduler's order for businesses without a living leader
         self._dropping: set[str] = set()
         self._early: dict[str, dict[Member, m.FetchRequest]] = {}  # fetches of a term whose record was not read yet
@@ -209,7 +209,7 @@ class Host:
             self.handle(leadership.business, m.RecordRead(leadership=leadership))
             self._handle_early(leadership.business)
             self._release(leadership)
-        for business in list(self.replicas):  # an election needs the living brokers as of after the record
+        for business in list(self.replicas):  # an election needs living brokers that were read after the record
             self._report_brokers(business)
             if business not in self.records:
                 self._coordination.ask_forgotten(business)

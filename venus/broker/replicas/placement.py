@@ -219,7 +219,7 @@ def _find_replica_move(records: Sequence[Leadership], view: ClusterView) -> tupl
 
 
 def _can_move(known: Leadership, source: str, target: str, view: ClusterView) -> bool:
-    """Whether a replica may move: it does not lead, and no site is shared afterwards that is not shared now."""
+    """Whether a replica may move: it does not lead, and the replicas are at no fewer sites afterwards."""
     stay = known.staying_replicas
     if source not in stay or target in known.replicas or known.leader is None or known.leader.broker == source:
         return False

@@ -26,7 +26,8 @@ from venus.replication.position import LogChanged
 
 #: Memory overhead of an entry.
 ENTRY_BYTES = 64
-#: Maximum size of the entries in memory for followers, per log and in total; an eighth more between two checks.
+#: Maximum size of the entries in memory for followers, per log and in total. Between two checks the total may be an
+#: eighth above it.
 RECENT_BYTES = 8 << 20
 RECENTS_BYTES = 64 << 20
 TellLog = Callable[[str, LogChanged], None]

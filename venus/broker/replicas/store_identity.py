@@ -172,7 +172,7 @@ def enroll_store(
 
 
 def _remove_forgotten(core: Core, coordinator: Coordinator, me: Member) -> None:
-    """Remove businesses that the cluster has forgotten in this broker's absence, even if they exist again."""
+    """Remove businesses that the cluster forgot in this broker's absence, even if it has new ones of their names."""
     leaderships = {found.business: found for found in coordinator.leaderships()}
     for business in core.catalogue.list_stored():
         found = leaderships.get(business.name)
@@ -233,7 +233,7 @@ class DissolveResult:
 
 
 def dissolve(data_dir: Path, broker: str, coordinator: Coordinator | None) -> DissolveResult:
-    """Take a store out of its cluster; no broker may run on it. `coordinator` None: data that the store lacks is lost.
+    """Take a store out of its cluster; no broker may run on it. Without `coordinator`, data that it lacks is lost.
 
     Raises ConfigError, Refused, Unavailable; the store is unchanged then.
     """

@@ -231,7 +231,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return guard_call
 
     def _guard_generator(self, method: str, call: Call, serve: Callable[..., Any]) -> Callable[..., Any]:
-        """Guard reflection in the same way."""
+        """Guard reflection, whose requests name no business either."""
 
         async def guard_call(request: Any, context: Any) -> AsyncIterator[Any]:
             if await self._admit(method, call, context) is not None:

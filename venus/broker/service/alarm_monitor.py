@@ -36,7 +36,7 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: A smaller jump between two checks is an adjustment of the clock, not a new setting.
+#: A smaller jump of the clock between two checks is an adjustment; a larger one means that the clock was set.
 SET_S = 1.0
 
 

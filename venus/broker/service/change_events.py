@@ -89,7 +89,7 @@ class _HttpListener:
         return self._incoming.popleft()
 
     async def write(self, frame: broker_pb2.ChangesFrame) -> None:
-        """Hand over a frame; wait while the connection takes none, which the HTTP server limits."""
+        """Hand over a frame; wait while the connection takes none. The HTTP server limits that wait."""
         await self.frames.put(frame)
 
     def return_credit(self, frame: broker_pb2.ChangesFrame) -> None:
@@ -139,7 +139,7 @@ class ChangeEvents:
         return names[0] if len(names) == 1 else "main"
 
     async def answer(self, request: Request, wanted: WantedEvents) -> Response:
-        """Return events without an end. Raises the error that a subscription begins with."""
+        """Return a response of events that does not end. Raises the error that refuses the subscription."""
         if self._requests >= REQUESTS_MAX:
             raise Overloaded(f"{REQUESTS_MAX} clients listen over HTTP already", hint="use gRPC: venus.client")
         self._requests += 1
@@ -164,7 +164,7 @@ class ChangeEvents:
         return StreamingResponse(all_events(), media_type="text/event-stream", headers=_HEADERS)
 
     async def _events(self, request: Request, wanted: WantedEvents) -> AsyncGenerator[str, None]:
-        """Yield the text of events; the first once the subscription has begun. Raises the error that it begins with."""
+        """Yield the text of events, the first once the subscription has begun. Raises the error that refuses it."""
         where = f"{request.client.host}:{request.client.port}" if request.client else "unknown"
         try:
             try:

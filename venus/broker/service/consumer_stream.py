@@ -270,7 +270,7 @@ class ConsumerStream:
                 self._check_fill()
                 wanted = (self.business, self._position, self._room, self._tables, self._only)
                 frame = self._build_frame(self._core.subscriptions.read(*wanted)) if wanted[2] > 0 else None
-            except VenusError:  # the event loop meets it too, and ends the stream
+            except VenusError:  # the event loop gets the same error, and ends the stream
                 return False
             return frame is not None and self._inside.put_at_once(frame) and self._position >= next_offset
 

@@ -110,7 +110,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
         #: The consumers in this process that are the only ones of their business.
         self._sole: dict[str, ConsumerStream] = {}
         core.publisher.add_listener(self._on_published)
-        core.commits.writer.batch_notifications = bridge.coalesce_posts  # with the answers to producers
+        core.commits.writer.batch_notifications = bridge.coalesce_posts  # one wake-up with the answers to producers
 
     def _on_published(self, business: str, next_offset: int) -> None:
         """Send a commit to the only consumer of a business, or let the event loop do so. In the committing thread."""

@@ -2,9 +2,10 @@
 
 The work of a small transaction costs less than the threads that wake each other for it. So the client's thread hands a
 small half message, and the COMMIT of what is on disk, to the core itself. It also writes the half message if the commit
-thread rests (`carry_out`), because it waits for it anyway; after a COMMIT it reads the next cut. The thread that wrote
-gives the client its answer, and the event loop records that with the next call that wakes it. Everything unusual goes
-through frames (producer_stream.py): a limit or a degraded lane, a damaged body, a missing answer, a refusal.
+thread rests (`carry_out`), because it would wait for the write anyway. After a COMMIT it reads the next cut. The thread
+that wrote gives the client its answer; the event loop records the answer when another call wakes the loop. Everything
+unusual goes through frames (producer_stream.py): a limit or a degraded lane, a damaged body, a missing answer, a
+refusal.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class ServedProducer(Protocol):
 
 
 class DirectIntake:
-    """Intake of half messages and COMMITs that the client's thread hands over. The client's lock is held."""
+    """Intake of half messages and COMMITs that the client's thread hands over while it holds the client's lock."""
 
     def __init__(
         self, stream: ServedProducer, context: InProcessContext, core: Core, bridge: LoopBridge, traffic: Traffic
@@ -105,7 +106,7 @@ class DirectIntake:
         return self._try_hand_over(hand_over, 0, _commit_answer, stream.on_decision_done)
 
     def carry_out(self) -> None:
-        """Carry out the half message, or let the commit thread do so. The client's lock is free.
+        """Carry out the half message, or let the commit thread do so. The caller does not hold the client's lock.
 
         This works for an ended stream too, because the core has the command.
         """
@@ -129,7 +130,7 @@ class DirectIntake:
                 return False
             try:
                 future = hand_over()
-            except VenusError:  # a frame ends the stream with it
+            except VenusError:  # the client then sends a frame, which ends the stream with this error
                 return False
             self._bridge.post_idly(lambda: numbers.append(stream.begin_flight(newest)))
 

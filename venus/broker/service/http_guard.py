@@ -33,7 +33,8 @@ ANSWER_S = 30.0
 
 
 #: Keys of a request's state: the client's certificate (PEM; None without one), and a function for an answer without an
-#: end. It replaces the time-out with one for a client that does not read, and takes the call to make then.
+#: end. The function replaces the time-out with one for a client that does not read; its arguments are that time and
+#: what to call then.
 CERTIFICATE, LIMIT_UNREAD = "certificate", "limit_unread"
 
 
@@ -84,7 +85,7 @@ class GuardedProtocol(H11Protocol):
     _all: dict[GuardedProtocol, None] = {}  # shared on purpose
     _deadline: asyncio.TimerHandle | None = None
     _serving = False
-    #: Time-out of a client that does not read an answer without an end, None for other answers; what to call then.
+    #: Only for an answer without an end: the time-out of a client that does not read, and what to call after it.
     _unread_s: float | None = None
     _on_unread: Callable[[], None] | None = None
 

@@ -72,7 +72,7 @@ class InProcessContext:
             raise asyncio.CancelledError(str(error)) from error
 
     def put_at_once(self, frame: Any) -> bool:
-        """Hand a frame to the client in this thread; return False if the client refuses it. `write` then ends it."""
+        """Hand a frame to the client in this thread; return False if it refuses it. `write` then ends the stream."""
         try:
             self._stream.put(frame)
         except VenusError:
@@ -195,7 +195,7 @@ async def run_handler(handler: Handler, context: Any) -> VenusError | None:
     except asyncio.CancelledError:
         return Unavailable("the stream was cancelled")
     except VenusError as raised:
-        error = copy.copy(raised)  # other streams may end with the same one, and each caller raises its own
+        error = copy.copy(raised)  # other streams may end with the same error; each caller gets a copy
         if isinstance(error, Unavailable):
             error.said_by_peer = True
         return error

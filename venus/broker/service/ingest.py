@@ -1,9 +1,9 @@
 """The Ingest service: admits one producer at a time for each business (VENUS 3.2, 3.3).
 
 A producer is live as long as its stream. A killed process loses its stream at once; a frozen or unreachable machine
-stops answering keepalive and loses it after the keepalive timeout. A newcomer waits at most that long: until the stream
-ends, or until the current producer sends something, which a working producer does with every heartbeat. Only the
-broker's monotonic clock decides.
+stops answering keepalive and loses it after the keepalive timeout. A new producer waits at most that long: until the
+stream ends, or until it is refused because the current producer has sent something. A working producer does that with
+every heartbeat. Only the broker's monotonic clock decides.
 
 `ask_for_reviews` sends reviews of undecided half messages on the live stream of the current epoch. Only delivered
 reviews count; without a producer no review is sent and no half message is discarded.
@@ -50,7 +50,7 @@ class CurrentProducer(Protocol):
 
     @property
     def is_ending(self) -> bool:
-        """Whether the broker is ending it."""
+        """Whether the broker is ending the stream."""
         ...
 
 

@@ -156,7 +156,7 @@ class ListenerStream:
     def on_judged(self, judged: JudgedBatch) -> None:
         """Handle the result of matching a batch."""
         changes, own = judged.changes.pop(self, ()), own_news(judged, self)
-        is_concerned = changes or own.ended or own.reloads  # also for a subscription that is registered, not live
+        is_concerned = changes or own.ended or own.reloads  # also for one that is registered but not live yet
         if is_concerned or (self._live and (judged.is_gap or judged.schemas)):
             self._waiting.add(own, changes)
             self._wake.set()
@@ -372,7 +372,7 @@ class ListenerStream:
     # -- frames ----------------------------------------------------------------------------------------------------
 
     def _add_schemas(self, frame: broker_pb2.ChangesFrame, schemas: Iterable[change_pb2.TableSchema]) -> None:
-        """Add versions that the client does not have, of its own tables."""
+        """Add those versions of the client's tables that the client does not have yet."""
         for schema in schemas:
             if (schema.table_id, schema.version) not in self._known:
                 self._known.add((schema.table_id, schema.version))

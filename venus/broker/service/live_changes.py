@@ -80,7 +80,7 @@ class Beginnings:
         self.starting.discard(number)
 
     def take_together(self) -> list[Beginning]:
-        """Return the next ones, which read the queue together. They begin now."""
+        """Return the next subscriptions that can read the queue together. They count as begun from now on."""
         found: list[Beginning] = []
         for one in self._waiting.values():
             if found and one.together != found[0].together:
@@ -131,7 +131,7 @@ class WaitingChanges:
         """Drop changes that wait: the client is slow, and reads them from the queue later."""
         last = self._batches[-1].judged
         gap = JudgedBatch(last.business, 0, last.next_offset, last.epoch, is_gap=True)
-        for batch in self._batches:  # reading the queue again does not show these
+        for batch in self._batches:  # reading the queue again would not show these news
             gap.ended += batch.judged.ended
             gap.reloads += batch.judged.reloads
             gap.schemas += batch.judged.schemas

@@ -184,13 +184,13 @@ class LocalContext(asyncio.Protocol):
     # -- the silence of a client -----------------------------------------------------------------------------------
 
     def next_check_s(self, now: float) -> float:
-        """Return when to check again: exactly when a ping or the end is due, because a successor waits for the end."""
+        """Return in how many seconds to check again: at the latest when a ping, or the end of the stream, is due."""
         silence_s, timeout_s = self._server.silence_s, self._server.timeout_s
         due = self._heard_at + silence_s if self._pinged_at is None else self._pinged_at + timeout_s
         return min(silence_s / 2, timeout_s / 2, max(CHECK_S_MIN, due - now))
 
     def _check(self) -> None:
-        """Cut a client that opens no stream or answers no ping. A client that is not being read gets a sign of life.
+        """Cut a client that opens no stream or answers no ping. While the broker does not read, send a sign of life.
 
         Silence alone is no reason to cut a client: the broker itself may not have run or read for that long.
         """

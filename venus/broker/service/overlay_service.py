@@ -50,7 +50,7 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
     async def Match(  # type: ignore[override]  # noqa: N802
         self, request: overlay_pb2.MatchRequest, context: Context
     ) -> overlay_pb2.MatchAnswer | None:
-        """Match changes of another broker with its subscriptions."""
+        """Match changes of another broker with that broker's subscriptions."""
         async with abort_on_error(context):
             self._wire.check_greeting(request.greeting)
             found = await self._overlay.on_match(request.origin, request.parts)

@@ -68,7 +68,7 @@ class ProducerOutbox:
         self.wake.set()
 
     def add_decision(self, answer: broker_pb2.Decided, *, can_wait: bool = False) -> None:
-        """Answer a decision. A COMMIT includes the one before it.
+        """Answer a decision. The answer to a COMMIT replaces that to the COMMIT before it.
 
         An answer that `can_wait` is sent with the next frame. With few changes that saves every second frame.
         """

@@ -70,8 +70,8 @@ class GrpcServer:
         self._core, self._bridge, self._access = core, bridge, access
         own = [
             ("grpc.so_reuseport", 0),  # two brokers on one port would share the clients
-            ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),  # 120 s otherwise, each with a descriptor
-            ("grpc.max_connection_idle_ms", IDLE_MS),  # without a call; a client reconnects by itself
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),  # gRPC's 120 s would hold descriptors
+            ("grpc.max_connection_idle_ms", IDLE_MS),  # closes connections without calls; clients reconnect
             ("grpc.max_concurrent_streams", STREAMS_MAX),
         ]
         self._server = grpc.aio.server(
@@ -83,7 +83,7 @@ class GrpcServer:
             )
             + own,
         )
-        patience_s = keepalive.every_s + keepalive.timeout_s + PATIENCE_MARGIN_S  # then a dead connection was closed
+        patience_s = keepalive.every_s + keepalive.timeout_s + PATIENCE_MARGIN_S  # by then a dead one is closed
         self.ingest = IngestService(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
         self.delivery = DeliveryService(core, bridge, service_status, traffic, gate)
         #: Streams of clients in this process, and in other processes of this machine.
@@ -117,9 +117,9 @@ class GrpcServer:
             ) from error
 
     async def start_local(self, own: str, port: int) -> None:
-        """Serve local streams, unless clients have roles or reach this broker through something else.
+        """Serve streams of this machine, if there is no TLS and its clients connect to the broker's own port.
 
-        They start before the broker reports that it serves, so that no client stays with gRPC by chance.
+        They are served before the broker reports that it serves. So no client stays with gRPC by chance.
         """
         if self._access.files is None and is_loopback_address(own) and int(own.rpartition(":")[2]) == port:
             await self.local.start(own)

@@ -45,7 +45,7 @@ class AdapterReports:
         self._reported[business, group] = broker_pb2.Reported(report=report, reported_at_us=now_us)
 
     def record_unaccounted(self, business: str, group: str, rows: int) -> None:
-        """Keep how many changes a group cannot account for."""
+        """Record how many changes a group cannot account for."""
         self._unaccounted[business, group] = rows
 
     def record_disconnect(self, business: str, group: str, now_us: int) -> None:

@@ -33,7 +33,7 @@ class Turnstile:
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_open = False  # the next few go in the next turn of the loop
+        self._is_open = False  # whether the next turn of the loop lets some streams run
 
     async def enter(self) -> None:
         """Wait until the stream may run."""
@@ -217,7 +217,7 @@ class SharedFrames:
         """Forget a finished read."""
         del self._reading[wanted]
         if not done.cancelled():
-            done.exception()  # the waiting callers raise it
+            done.exception()  # marks its error as seen; the waiting callers raise it
 
     def _read_frame(self, business: Business, wanted: FrameKey, read: Callable[[], ReadResult]) -> SharedFrame:
         tail = business.visible_offset

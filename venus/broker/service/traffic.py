@@ -125,7 +125,7 @@ class Traffic:
         self.unsaved = UnsavedBytes(self.admission.unsaved, self.admission.write_queue)
         self._behind: Mapping[str, int] = {}
         self._behind_sum, self._behind_at = 0, float("-inf")
-        self._left = asyncio.Event()  # a load has ended
+        self._left = asyncio.Event()  # set when a load of full data has ended
         self._narrow = asyncio.Lock()
         #: How many clients of changes were cut because they read nothing.
         self.cut_listeners = 0
@@ -180,7 +180,7 @@ class Traffic:
     def takes_at_once(self, nbytes: int) -> bool:
         """Return whether a small half message needs neither a slot nor a pause now. Works in any thread.
 
-        It is not counted as unsaved: each client in this process has one of them at most.
+        It is not counted as unsaved: each client in this process has at most one such half message.
         """
         admission = self.admission
         return (
@@ -190,7 +190,7 @@ class Traffic:
         )
 
     def record_direct(self, business: str, nbytes: int, asked_at: float, done_at: float) -> None:
-        """Record that such a half message came at `asked_at`, and was saved or refused at `done_at`."""
+        """Record that a half message taken at once came at `asked_at`, and was saved or refused at `done_at`."""
         self._core.precedence.on_arrival(business, nbytes, asked_at)
         took_s = SAVES_OF_A_COMMIT * (done_at - asked_at)
         self._core.precedence.on_answer(business, took_s, done_at, asked_at=asked_at)
@@ -240,7 +240,7 @@ class Traffic:
         self.record_wait(Limiter.MEMORY, business, producer, self.monotonic() - began)
 
     def record_refusal(self, error: Overloaded | StoreFull, business: str, producer: str) -> int:
-        """Return after how many milliseconds the producer sends refused half messages again."""
+        """Record a refusal; return after how many milliseconds the producer sends the half messages again."""
         if isinstance(error, StoreFull):
             wait_ms, limiter = STORE_FULL_RETRY_MS, Limiter.DISK
         else:

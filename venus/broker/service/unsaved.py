@@ -47,7 +47,7 @@ class Intake:
         return number <= self._void_through
 
     def request_again(self, batch_no: int) -> int:
-        """Expect half messages from this one on; return the first that the producer still has."""
+        """Expect half messages from this one on; return the first one to send again: it is not on disk yet."""
         self.expected = max(batch_no, self.through + 1)
         self.newest = self.expected - 1
         self._void_through = self._submitted
@@ -96,7 +96,7 @@ class UnsavedBytes:
         try:
             await reading
         except BaseException:
-            if self._reading.pop(reading, reading) is reading:  # it had been chosen
+            if self._reading.pop(reading, reading) is reading:  # it had been chosen: another stream gets its place
                 self._wake_readers()
             raise
 

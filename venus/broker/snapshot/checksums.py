@@ -63,7 +63,7 @@ def decode(value: bytes) -> Segment:
 
 
 def find_fault(known: Segment, found: Segment, newer: int) -> str:
-    """Return the fault of a segment that has `found` of `known` and `newer` rows, or "" if it has none."""
+    """Compare the recorded `known` rows of a segment with those `found`, given `newer` rows; return the fault or ""."""
     gone = known.count - found.count
     if gone < 0:
         return f"{-gone} rows are older than they were"

@@ -78,7 +78,7 @@ Offsets = npt.NDArray[np.int64]
 
 #: Limit of batches that are compared at the start; the scrub compares all of them.
 PLACES_MAX = 1_000_000
-#: Numbers of the newest batches, and of batches spread over the queue, that are checked against log and full data.
+#: How many of the newest batches, and how many batches spread over the queue, are checked against log and full data.
 NEWEST, SPREAD = 4, 12
 _RUN_PLACES = 20_000
 #: Layout of the compared fields in a record of the queue; see queue_index.py.

@@ -343,7 +343,10 @@ class LeaseManager:
         return self._leases.expired_snapshots(self.clock_us())
 
     def end(self, snapshot_id: str) -> str:
-        """End a lease. With the last one drop the checkpoint and return its name. Ending twice is no error."""
+        """End a lease; return the name of its checkpoint if that had no other lease and was dropped, else "".
+
+        Ending a lease twice is no error.
+        """
         ended = self._leases.end(snapshot_id)
         if ended is None:
             return ""

@@ -85,7 +85,8 @@ class MaterialiserPacing:
 CUT_END_WAIT_S = 10.0
 #: Interval between two steps of the scrub or the scavenger, and between two checks of free space.
 IDLE_S = 0.5
-#: While there is neither, the thread waits for this many intervals, because each one wakes an idle broker.
+#: While neither the scrub nor the scavenger has work, the thread waits for this many intervals, because each one wakes
+#: an idle broker.
 QUIET = 20
 #: Steps of the scrub follow each other for this long while there is nothing else to do. Then it rests this many times
 #: as long, also while each commit wakes the thread: otherwise it would take half of a core from small transactions.

@@ -191,7 +191,7 @@ class SnapshotReader:
             self._progress[snapshot_id] = ReadingProgress(rows_expected=rows)
 
     def progress(self, snapshot_id: str) -> ReadingProgress | None:
-        """Return the progress of the reader of a snapshot, None if this process has read nothing."""
+        """Return the progress of the reader of a snapshot, None if this process has read nothing of it."""
         with self._lock:
             return self._progress.get(snapshot_id)
 
@@ -351,7 +351,8 @@ def _epoch_below(offset: int, epochs: list[tuple[int, int]], source: Mirror | No
     """Return the epoch of the last change below a cut, 0 if there is none.
 
     At a mirror that an older version filled, the first epoch begins at the mirror's own cut and counts. Any other epoch
-    that begins at the cut has no change below it: with it, consumers at the cut would be refused as diverged.
+    that begins at the cut has no change below the cut. If it counted, consumers at the cut would be refused as
+    diverged.
     """
     found = [e for i, (e, start) in enumerate(epochs) if start < offset or _is_of_cut(i, start, source)]
     return found[-1] if found else 0

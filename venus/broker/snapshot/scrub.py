@@ -40,7 +40,7 @@ class _Walk:
     newer: int = 0
     ended_at: bytes | None = None  # where a new segment ends before its table does
     pieces: list[tuple[bytes, Segment]] = field(default_factory=list)
-    undescribed: set[int] = field(default_factory=set)  # versions
+    undescribed: set[int] = field(default_factory=set)  # versions of rows without a description
 
 
 def find_tables(store: Store, business: Business) -> list[int]:
@@ -233,7 +233,7 @@ class Scrub:
     def _due(self) -> Business | None:
         """Return the business whose check is due for the longest time, None if none is due."""
         now, every_us = self._clock_us(), int(PASS_EVERY_S * 1e6)
-        # also if it is far in the future: the clock was ahead then and has been set since
+        # a pass that ended far in the future counts as due too: the clock was ahead then, and has been set back since
         due = [
             b
             for b in self._businesses()

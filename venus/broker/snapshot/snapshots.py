@@ -127,7 +127,7 @@ class SnapshotManager:
         return self._holding.status(business, self._describe_reading)
 
     def _describe_reading(self, lease: broker_pb2.LeaseStatus, snapshot_id: str) -> None:
-        """Add the progress of its holder to a lease."""
+        """Add to the description of a lease how far its holder has read."""
         found = self._reading.progress(snapshot_id)
         if found is not None:
             lease.rows_read, lease.rows_expected = found.rows, found.rows_expected

@@ -1,8 +1,8 @@
 """Effects of batches on watched tables, with the rows before each change, for subscriptions by content (SREM 2).
 
-Nothing here runs for other tables. Rows are looked up among the recently written rows, and in one view of the store,
-because a view over a vector memtable sorts it. When the recently written rows take too much memory, their older half is
-forgotten and a new view is taken. A change of the watched tables needs a new view as well.
+Nothing here runs for other tables. Rows are looked up among the recently written rows, and in a view of the store.
+There is only one view, because each new view sorts a vector memtable. When the recently written rows take too much
+memory, their older half is forgotten and a new view is taken. A change of the watched tables needs a new view as well.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class WatchedRowLookup:
     def begin(self, watched: dict[int, frozenset[int]]) -> WatchedRowLookup:
         """Begin a step in which these tables are watched. Only a new view contains the earlier rows of other tables.
 
-        Rows may be written while nothing is watched, so only the identical dictionary keeps the view.
+        Rows may also be written while nothing is watched. So the view is kept only if `watched` is the same object as
+        before.
         """
         if watched is not self._watched:
             self.drop()

@@ -58,7 +58,7 @@ def home_alarms(business: Business) -> list[str]:
     ]
 
 
-#: Limit of named tables without columns, each with its way out; the rest are counted.
+#: Limit of tables with unreadable rows that alarms name; the rest are counted.
 UNDESCRIBED_SHOWN_MAX = 20
 
 #: Counters that are always present, so that their graphs start at zero.

@@ -3,8 +3,8 @@
 It has one point every `STEP_S`, for `KEPT_S`. A figure that was unknown at a time is NaN there. Rates are computed from
 offsets, which only grow. If an offset shrank (another store, another leader), the rate is unknown.
 
-Also here are the alarms that a broker derives from its own status: adapters that are away or late. `venus status` also
-reads the databases and derives its own alarms (venus/cli/overview.py), in the same words.
+This module also has the alarms that a broker derives from its own status: adapters that are away or late. `venus
+status` also reads the databases and derives its own alarms (venus/cli/overview.py), in the same words.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MovingMoments:
 
     @property
     def variance(self) -> float:
-        """The mean square of the distance from the mean; 0 without two values."""
+        """The mean square of the distance from the mean; 0 with fewer than two values."""
         return max(0.0, self._squares / self._weight) if self._weight else 0.0
 
 

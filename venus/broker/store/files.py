@@ -64,7 +64,7 @@ class FreeSpace:
             raise _full_error(self.path, free, self.free_bytes_min)
 
     def check_decision(self) -> None:
-        """Refuse even decisions at a quarter of the watermark; they are small and let running work finish."""
+        """Refuse decisions only below a quarter of the watermark: they are small and let running work finish."""
         free = self.read_free()
         if free < self.free_bytes_min // 4:
             raise _full_error(self.path, free, self.free_bytes_min // 4)

@@ -36,7 +36,8 @@ _MANIFEST_BYTES_MAX = 8 << 20
 #: RocksDB delays writes once one family has this many full memtables.
 DELAYING_MEMTABLES = _MEMTABLES_MAX - 1
 #: How many new files of `row` are merged at once. Each merge reads and writes the old files again, because with many
-#: businesses every file spans them all; RocksDB's default of 4 takes 1.6 times the CPU. Writes are delayed 16 later.
+#: businesses every file spans them all; RocksDB's default of 4 takes 1.6 times the CPU. Writes are delayed from 16 more
+#: such files on.
 _ROW_FILES_MERGED = 8
 DELAYING_FILES, _FILES_STOP = 24, 40
 #: The limits are higher in the other families: merges give way on a busy core, each snapshot adds a file to every

@@ -144,7 +144,7 @@ class StoreReads:
         while left > 0 and len(found) < rows_max:
             run = list(islice(walk, min(step, rows_max - len(found))))
             if not run:
-                deque(self.scan(family, start, last[0]), maxlen=0)  # raises the damage
+                deque(self.scan(family, start, last[0]), maxlen=0)  # raises the error of a damaged block
                 raise StorageError(f"cannot read {self.path}: a walk by value missed its end", hint=_AGAIN)
             fits = _count_fitting(run, left, alone=not found)
             if last[1] in run[:fits]:
@@ -203,13 +203,14 @@ class StoreReads:
         return KeyCount(counted, marks, ended=True)
 
     def look_up(self, family: str, many_keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the values of those keys that exist, with one iterator, because each sorts a vector memtable."""
+        """Return the values of those keys that exist, with one iterator: each new one sorts a vector memtable."""
         return self.view(family).look_up(many_keys)
 
     def view(self, family: str) -> StoreView:
         """Return a view of a family as of now. It keeps replaced files and memtables; drop it before closing the store.
 
-        A large vector memtable is flushed first: a view would sort it within the interpreter's lock, a flush does not.
+        A large vector memtable is flushed first: a view would sort it with the interpreter's lock held, a flush does
+        not hold that lock.
         """
         try:
             if family == keys.ROW and self._count_in_memory(family) > SORTED_ENTRIES_MAX:

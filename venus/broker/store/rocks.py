@@ -267,8 +267,8 @@ class Store(StoreReads):
     def add_files(self, family: str, new: Sequence[SortedFile]) -> None:
         """Make the keys of files readable, above all that is stored. They survive a crash of the machine at once.
 
-        What is in memory is flushed first, outside of the interpreter's lock, because RocksDB would do it within.
-        Any error is final, as with `write`.
+        What is in memory is flushed first, without the interpreter's lock: otherwise RocksDB would flush it with the
+        lock held. Any error is final, as with `write`.
         """
         view, moved = self._views[family], IngestExternalFileOptions()
         moved.set_move_files(True)

@@ -211,12 +211,12 @@ class EtcdNode:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether etcd runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """Its process id."""
+        """The process id of etcd."""
         return self._process.pid if self._process is not None else None
 
     def stop(self) -> None:

@@ -101,7 +101,7 @@ def sort_key(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def is_text(columns: list[tuple[str, str]], name: str) -> bool:
-    """Return whether the column needs a collation by bytes."""
+    """Return whether a column holds text, which must be compared by bytes."""
     return any(n == name and declared.startswith(("TEXT", "VARCHAR")) for n, declared in columns)
 
 

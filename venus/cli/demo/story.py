@@ -339,8 +339,8 @@ class Demo:
     def _wait_for_targets(self, *targets: str) -> None:
         """Wait until the log at the source is empty and everything at the broker is applied.
 
-        The log of one status is compared with the broker of the next. Otherwise a cut that leaves the log during a
-        status could be missed in both places.
+        The source's log in one status is compared with the broker's queue in the next. Otherwise a cut that leaves the
+        log while a status is read could be missed in both places.
         """
         waiting = 1
 

@@ -178,7 +178,7 @@ class Follower:
     # -- the target ----------------------------------------------------------------------------------------------
 
     def take(self, seen: FollowedCut) -> None:
-        """Apply a committed cut, by the corrected isDeleted table."""
+        """Apply a committed cut by the paper's rules for isDeleted, as docs/explanation/departures.md corrects them."""
         for section in seen.sections:
             self._apply(section)
             self.next_sequence += section.count

@@ -68,7 +68,7 @@ def _html_failures(report: ProofReport) -> str:
 
 
 def _html_section(section: ReportSection) -> str:
-    """Return a subject as a line that expands to its cases; with a failure, it is expanded already."""
+    """Return a subject as a line that expands to its cases. A subject with a failure is expanded already."""
     failed = section.count(FAILED)
     pill = f"{failed} failed" if failed else f"{section.count(PASSED)} passed"
     tone = "bad" if failed else "good"

@@ -22,7 +22,7 @@ from venus.cli.prove.results import FAILED, PASSED, SKIPPED, CaseResult, Details
 STEPS, STATEMENTS, PLANS = "One life of an installation", "Statements at the database's own parser", "Plans"
 #: How many rows the explained table has: so many that a scan would cost more than an index.
 ROWS = 3000
-#: How many texts of one block are parsed, which may have one for each table.
+#: How many statements of one block are parsed; a block may have one for each table.
 TEXTS_MAX = 4
 #: Files whose statements do not belong to capture: those of this command and of `venus verify`.
 OTHER_FILES = ("scratch", "verify")

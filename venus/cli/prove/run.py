@@ -69,7 +69,7 @@ class ScratchMarker:
         return began, False
 
     def write(self) -> None:
-        """Record the beginning of this run; if the folder is not writable, the next run only knows less."""
+        """Record the beginning of this run. If the folder is not writable, the next run cannot know of this one."""
         began = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         process = psutil.Process()
         with suppress(OSError):

@@ -257,7 +257,7 @@ def is_about_presence(wanted: Range) -> bool:
 
 
 def _closed_range(wanted: Range) -> tuple[tuple[float, float], bool]:
-    """Return a range as a closed range of numbers, and whether both have exactly the same values."""
+    """Return a range as a closed range of numbers, and whether the two ranges have exactly the same values."""
     low, high, sort = wanted.low, wanted.high, wanted.sort
     assert sort is not None
     if wanted.column.type.kind is Kind.INT:

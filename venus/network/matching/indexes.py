@@ -317,7 +317,7 @@ class NumberedIndex:
 
 
 def choose_range_index(interests: Sequence[Interest], sample: Events) -> InterestIndex:
-    """Return the index for interests without an equality that has fewer candidates for the sample."""
+    """For interests without an equality, return the index that has fewer candidates for the sample."""
     plain = IntervalIndex(interests)
     if len(interests) < FEW or not sample.count:
         return plain

@@ -134,7 +134,7 @@ class NumberedInterests:
         return self._numbers
 
     def freeze(self) -> NumberedInterests:
-        """Return a copy, whose index another thread may build; that of these interests is shared if there is one."""
+        """Return a copy, whose index another thread may build. The copy shares an index that exists already."""
         interests = dict(self.interests) if self._index is None else self.interests
         return NumberedInterests(interests, digest=self.digest, _index=self._index)
 

@@ -24,7 +24,7 @@ HOPS_MAX = 16
 BUDGET_S = 2.0
 #: Share of its own time that a broker waits for one next hop.
 SHARE = 0.5
-#: Brokers of an equally near cluster that are asked before another cluster takes over an identifier.
+#: Members of the own cluster that are asked before it takes over the identifier of another cluster.
 SIDEWAYS_MAX = 2
 #: Silent neighbours that are replaced in one cycle.
 SILENT_MAX = 3
@@ -83,7 +83,7 @@ class RoutingResult(Generic[R]):
 
 
 class OverlayTransport(Protocol[P, R]):
-    """Messages to other brokers. Each raises Silent."""
+    """Messages to other brokers. `exchange` and `route` raise Silent."""
 
     async def exchange(self, to: str, message: Exchange) -> Exchange:
         """Exchange neighbours with the broker at an address."""
@@ -245,7 +245,7 @@ class OverlayNode(Generic[P, R]):
             await self._enter(target, answer.members)
 
     def _is_mover(self, target: Identifier) -> bool:
-        """Whether this broker is the one of its cluster that looks at this target."""
+        """Whether this broker is the one member of its cluster that may move to this target."""
 
         def rank(address: str) -> int:
             return xxhash.xxh3_64_intdigest(f"{address} {target}".encode())
@@ -264,8 +264,8 @@ class OverlayNode(Generic[P, R]):
     async def on_route(self, message: RoutedMessage[P]) -> RoutingResult[R]:
         """Forward a message to the nearest known broker, or accept it if none is nearer (algorithm 2).
 
-        A broker that does not answer is dropped and the next best is tried. Before this cluster takes over another's
-        identifier, a member of it that may know more is asked.
+        A broker that does not answer is dropped and the next best is tried. Before this cluster takes over the
+        identifier of another cluster, other members of this one are asked: they may know a nearer broker.
         """
         if message.expected and message.expected != self.cluster:
             return RoutingResult(cluster=self.cluster, members=(self.describe(),), hops=message.hops, has_moved=True)

@@ -125,7 +125,7 @@ class NeighbourViews:
         for view in views:
             before = view.get(one.address)
             if before is None or (one.stamp, one.age) > (before.stamp, before.age):
-                view[one.address] = one  # two that pass old news to each other must not keep it young
+                view[one.address] = one  # an old entry must not stay young because two brokers exchange it
 
     def _trim(self, level: int, sent: set[str]) -> None:
         """Keep the same number of each child cluster; remove sent entries and the oldest first."""

@@ -132,7 +132,7 @@ class MysqlFillPace:
 
 
 class MysqlCut:
-    """An open cut. Read `sections`, then fill chunks, then `commit`; `rollback` is possible at any time."""
+    """An open cut: first `read_sections`, then fill chunks, then `commit`; `rollback` is possible at any time."""
 
     def __init__(
         self,

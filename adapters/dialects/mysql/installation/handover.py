@@ -1,8 +1,8 @@
 """Statements by which a MariaDB or MySQL database takes over the capture of a business (`venus fallback`).
 
 As in a PostgreSQL database, the registry, the checkpoint and the numbers of tables and batches continue those of the
-other database, whose capture is sealed. DDL for log tables and triggers would end the transaction. It runs before it,
-while writes are still rejected; a statement is left out if its object exists.
+other database, whose capture is sealed. DDL for log tables and triggers would end the transaction, so it runs before
+that, while writes are still rejected; a statement is left out if its object exists.
 
 While the database follows, its triggers do not log what VENUS applies (triggers.sql, unless_applied).
 """

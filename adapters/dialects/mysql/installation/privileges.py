@@ -3,7 +3,7 @@
 information_schema shows only objects for which a user has privileges, so a table or column without SELECT seems to be
 gone. A statement that names it shows the difference: the server denies access to an existing object, and reports a
 missing one as unknown. Triggers run with the privileges of their definer, which is VENUS's user. Without these
-privileges they fail the application's statements, so VENUS drops them.
+privileges they would make the application's statements fail, so VENUS drops them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class MysqlMissingPrivilege:
     """A missing privilege on a captured table. `grant` is the statement that restores it."""
 
     grant: str
-    #: The triggers would fail the application's statements, so they are dropped.
+    #: The triggers would make the application's statements fail, so they are dropped.
     silences: bool = False
-    #: The triggers fail the application's statements, and VENUS may not drop them.
+    #: The triggers make the application's statements fail, and VENUS may not drop them.
     fails: bool = False
 
 

@@ -146,7 +146,7 @@ def _loss_reason(captured: MysqlCapturedTable) -> str:
 def _drop_triggers(
     connection: MysqlConnection, captured: MysqlCapturedTable, present: MysqlInstalledObjects, *, denied: bool = False
 ) -> None:
-    """Drop the triggers of a table whose key has changed, or that VENUS may not use: they could fail statements.
+    """Drop the triggers of a table whose key has changed, or that VENUS may not use: statements could fail.
 
     This includes triggers of cascades that reach the table and, if it is `denied`, of those that begin there.
     """

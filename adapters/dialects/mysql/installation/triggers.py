@@ -1,7 +1,7 @@
 """The log table and the triggers of one captured table, as statements. Pure.
 
 A trigger logs a key under a new number. Whether the row exists, and its values, are read later in one snapshot. So it
-does no harm, and costs little, if a key is logged twice, or although its row did not change.
+does no harm, and costs little, if a key is logged twice, or if its row did not change.
 
 InnoDB runs ON DELETE and ON UPDATE actions below the level of triggers, so the child's triggers do not fire. The
 trigger that logs the children's keys is therefore on the table where the cascade begins. A path is the chain of foreign

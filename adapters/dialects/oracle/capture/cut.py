@@ -224,7 +224,7 @@ class OracleCut:
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
 
     def _cursor_behind(self, row: Row, fill: FillState, access: OracleAccess) -> bytes:
-        """Return the cursor behind a row; the first call finds the end of the fill in the same snapshot."""
+        """Return the cursor after a row; the first call finds the end of the fill in the same snapshot."""
         keys = access.layout.key_count
         if fill.cursor:
             end = FillCursor.parse(fill.cursor).end
@@ -240,7 +240,7 @@ class OracleCut:
             return next(pieces, None) is None
 
     def _read_next_rows(self, access: OracleAccess, cursor: bytes, rows_max: int) -> Generator[list[Row], None, None]:
-        """Yield at most `rows_max` rows behind a cursor, in pieces."""
+        """Yield at most `rows_max` rows after a cursor, in pieces."""
         left = rows_max
         for sql, binds in access.fill.build_reads(cursor, rows_max):
             with closing(self._reader.stream(sql, binds, min(access.piece, left))) as pieces:

@@ -4,7 +4,7 @@ A name alone proves nothing, because applications may use any name. The record i
 installations have only their registry: it numbers log tables and triggers, and its columns distinguish it from a table
 of the application with the same name.
 
-A key that becomes wider than its log would fail the application's statements, so logs use the widest form of each type.
+If a key became wider than its log, the application's statements would fail, so logs use the widest form of each type.
 The next installation widens logs that an older version created with the width that the key had then.
 """
 

@@ -68,7 +68,7 @@ def adopt_steps(session: OracleSession, steps: Seq[OracleStep]) -> None:
     """Complete an installation by hand: run the steps that only VENUS runs. Raises Refused for a missing step."""
     missing = [s.shown for s in steps if not s.shown.exists and not s.shown.adopted]
     if missing:
-        first = next((s for s in missing if not s.what.startswith(RECORD)), missing[0])  # an object says more
+        first = next((s for s in missing if not s.what.startswith(RECORD)), missing[0])  # not a record
         count = f"{len(missing)} statements of the installation have not been run"
         hint = "print the rest with `venus install-triggers --dry-run`; existing objects must be as they were printed"
         raise Refused(f"{count}, the first: {first.table}: {first.what}", hint=hint)

@@ -95,7 +95,7 @@ def store_changes(writer: OracleSession, dictionary: OracleDictionary) -> Stored
 
 
 def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleTableComparison:
-    """Apply the DDL records of a table, unless it is RESYNC, when an operator decides when it is read."""
+    """Apply the DDL records of a table, unless it is RESYNC: then an operator decides when it is read."""
     if how.reason or how.table is None:
         return how
     reason = SILENCED if notes.has_disabling_statement(how.place) and not how.is_beginning else ""
@@ -144,7 +144,7 @@ def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> bool
 
 
 def _drop_unfit_triggers(writer: OracleSession, found: Seq[OracleTableComparison]) -> bool:
-    """Remove triggers that do not fit the key of their table: they could fail the application's statements.
+    """Remove triggers that do not fit the key of their table: the application's statements could fail.
 
     Return whether all of them are gone.
     """

@@ -80,11 +80,11 @@ class OracleTableComparison:
     table: OracleTable | None  # the present table with its new version number; None: it cannot be read
     reason: str = ""  # why changes may have been missed, empty if none were
     missing: tuple[str, ...] = ()  # triggers
-    #: The triggers no longer fit the key, and could fail the application's statements: remove them.
+    #: The triggers no longer fit the key and have to be removed, as the application's statements could fail.
     drop_triggers: bool = False
-    #: Rows may have other values than those that were shipped: read the table again.
+    #: Rows may have other values than those that were shipped, so the table has to be read again.
     read_again: bool = False
-    #: Rows may have vanished or appeared with a partition: compare the table with the full data.
+    #: Rows may have vanished or appeared with a partition, so the table has to be compared with the full data.
     has_lost_rows: bool = False
     #: The remedy that makes the table readable again, empty if it is readable.
     grant: str = ""
@@ -201,7 +201,7 @@ _HEAD = re.compile(
 )
 #: Rows vanish or appear without a trigger. INCLUDING ROWS deletes the rows that a maintenance operation excludes.
 _HARMFUL = re.compile(r"\b(?:DROP|TRUNCATE|EXCHANGE)\s+(?:SUB)?PARTITIONS?\b|\bINCLUDING\s+ROWS\b")
-#: This clause touches no row, regardless of the text behind it.
+#: This clause touches no row, regardless of the text after it.
 _ADDS = re.compile(r"ADD\b")
 _HARMLESS = re.compile(
     r"MODIFY\b|RENAME\b|MOVE\b|SPLIT\b|MERGE\b|COALESCE\b|SET\b|ENABLE\b|DISABLE\b|SHRINK\b|ALLOCATE\b|DEALLOCATE\b"
@@ -244,7 +244,7 @@ def disables_triggers(text: str) -> bool:
 
 
 def _clauses(text: str) -> str:
-    """Return the text behind the table's name, without comments and literals; empty if it is not an ALTER TABLE."""
+    """Return the text after the table's name, without comments and literals; empty if it is not an ALTER TABLE."""
     found = _HEAD.fullmatch(_IGNORED.sub(" ", text.replace("\x00", "").upper()))
     return found[1] if found else ""
 

@@ -37,7 +37,7 @@ from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, TableSchema
 PREPARED_COLUMNS_MAX = 16384
 #: Fixed cost of a statement, in columns.
 _OVERHEAD_COLUMNS = 16
-#: About how many bytes one read of several tables returns, plus one table. The whole result is in memory.
+#: A read of several tables ends after the table that makes it exceed this many bytes. The result is in memory.
 TOGETHER_BYTES = 1 << 20
 #: A field of a row's text, quoted or plain; an empty one is NULL. It matches whole runs of characters, because a value
 #: may have megabytes.
@@ -191,7 +191,7 @@ class PostgresFillPace:
 
 
 class PostgresCut:
-    """An open cut. Read `sections`, then fill chunks, then `commit`; `rollback` is possible at any time."""
+    """An open cut: first `read_sections`, then fill chunks, then `commit`; `rollback` is possible at any time."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ class DirtyMarks:
         return cls(captured_at_us=captured_at_us, epoch=epoch, counts={t: count for t, (count, _) in rows.items()})
 
     def has_work(self, tables: PolledTables) -> bool:
-        """Return whether the marks need a cut. A waiting table's marks do so only when they are many."""
+        """Return whether the marks need a cut. The marks of a waiting table count only when they are many."""
         return any(t not in tables.waiting or count > MARKS_MAX for t, count in self.counts.items())
 
     def delete_statements(self, tables: PolledTables) -> list[str]:
@@ -95,7 +95,7 @@ class PolledTables:
     def classify(
         cls, captured: Iterable[PostgresCapturedTable], *, together: bool = False, apart: bool = False
     ) -> PolledTables:
-        """Classify the tables. `together`: the session has the function for reading several; `apart`: do not use it."""
+        """Classify the tables. `together`: the session has the function that reads several; `apart`: it is not used."""
         known = {c.schema.table_id: c for c in captured}
         ready = {table_id: c for table_id, c in known.items() if _is_ready(c)}
         reads = PreparedReads(together=together and not apart, with_opening=not apart)
@@ -111,7 +111,7 @@ logger = logging.getLogger(__name__)
 #: How long a cut waits for a table that the application has locked (TRUNCATE, ALTER TABLE) before it is retried later.
 #: Well below PostgreSQL's deadlock_timeout of 1 s, so that in a deadlock VENUS gives up first.
 GIVE_WAY_MS = 200
-#: After this time, look up the holder of an exclusive lock, and again at this interval; log it at the third.
+#: After this time, look up the holder of an exclusive lock, and again at this interval; log it at the third look-up.
 LOG_AFTER_S = 10.0
 LOOK_EVERY_S = 5.0
 LOG_EVERY_S = 300.0

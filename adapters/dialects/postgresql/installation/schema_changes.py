@@ -138,7 +138,7 @@ def _is_rewritten(before: str | None, now: str | None) -> bool:
 
 
 def _has_differences(old: Mapping[str, Any], new: Mapping[str, Any], what: str) -> bool:
-    """Return whether an entry that both have differs. Added and dropped columns make a new version anyway."""
+    """Return whether any entry of both `old` and `new` differs. Added and dropped columns make a new version."""
     return any(new[what].get(number, value) != value for number, value in old[what].items())
 
 

@@ -109,7 +109,7 @@ class MysqlSide(RelationalSide):
         columns = ColumnChoice.from_settings(self._settings)
         return MysqlConnection(parse_address(self._target.url, columns), "READ COMMITTED")
 
-    # -- what forbids it -------------------------------------------------------------------------------------------
+    # -- obstacles -------------------------------------------------------------------------------------------------
 
     def find_obstacles(self, tables: Seq[TableSchema]) -> list[CutoverObstacle]:
         return list(self._find_obstacles([s for s in tables if not s.is_heartbeat]))
@@ -166,7 +166,7 @@ class MysqlSide(RelationalSide):
                 return str(error)
         return ""
 
-    # -- what could not come back ----------------------------------------------------------------------------------
+    # -- values and objects that could not come back ---------------------------------------------------------------
 
     def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:
         found: dict[tuple[str, str], ColumnLimits] = {}

@@ -91,7 +91,7 @@ class OracleCutover(NumberedFollowerCutover):
     def __init__(self, target: OracleTargetDatabase, session: OracleTargetSession) -> None:
         assert target.application is not None
         super().__init__(target, session, target.application)
-        #: As of the last `read_numberings`.
+        #: The server's version, as of the last `read_numberings`; None before it.
         self._version: Version | None = None
 
     def sql(self, block: str, **parts: str) -> str:

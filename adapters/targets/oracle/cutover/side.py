@@ -117,7 +117,7 @@ class OracleSide(RelationalSide):
         """Connect as capture does."""
         return open_source(self._target.source_settings)
 
-    # -- what forbids it -------------------------------------------------------------------------------------------
+    # -- obstacles -------------------------------------------------------------------------------------------------
 
     def find_obstacles(self, tables: Seq[TableSchema]) -> list[CutoverObstacle]:
         return list(self._find_obstacles([s for s in tables if not s.is_heartbeat]))
@@ -175,7 +175,7 @@ class OracleSide(RelationalSide):
             elif column.name not in sent and column.not_null and not column.has_default and not column.is_virtual:
                 yield f"{schema.name}.{column.name} is NOT NULL without a default, and does not travel"
 
-    # -- what could not come back ----------------------------------------------------------------------------------
+    # -- values and objects that could not come back ---------------------------------------------------------------
 
     def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:
         found: dict[tuple[str, str], ColumnLimits] = {}
@@ -320,7 +320,7 @@ class OracleSide(RelationalSide):
         self._switch_off({self.rename(schema).name for schema in start.schemas})
         super().follow(record, start)
 
-    # -- what no session can do without ----------------------------------------------------------------------------
+    # -- foreign keys and triggers, which stay off for every session -----------------------------------------------
 
     def _switch_off(self, tables: Collection[str]) -> None:
         """Disable foreign keys and triggers of these tables; first store the statements that enable them again."""

@@ -71,7 +71,7 @@ class StagedApply:
         self._subscriber: Subscriber | None = None
         self._log_start = 0
         self._describe_switch = describe_switch
-        #: The last report about an unfinished switch. The lock: only one thread works at the target.
+        #: The last report about an unfinished switch, and the lock that lets only one thread work at the target.
         self._switch, self._lock = "", threading.Lock()
         self._row_counts: dict[int, int] = {}
         self._counted_at_us = 0

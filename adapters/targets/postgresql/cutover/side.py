@@ -103,7 +103,7 @@ class PostgresSide(RelationalSide):
     def remove_mark_sql(self) -> str:
         return cutover_sql("remove_mark")
 
-    # -- what forbids it -------------------------------------------------------------------------------------------
+    # -- obstacles -------------------------------------------------------------------------------------------------
 
     def find_obstacles(self, tables: Seq[TableSchema]) -> list[CutoverObstacle]:
         return list(self._find_obstacles([s for s in tables if not s.is_heartbeat]))
@@ -152,7 +152,7 @@ class PostgresSide(RelationalSide):
             self._session.run("RESET session_replication_role")
         return may
 
-    # -- what could not come back ----------------------------------------------------------------------------------
+    # -- values and objects that could not come back ---------------------------------------------------------------
 
     def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:
         (charset, version) = self._session.row(side_sql("encoding")) or ("", 0)

@@ -48,7 +48,7 @@ class RefusedRowSearch:
         return found
 
     def _probe(self, rows: RowChanges, *, into_target: bool) -> Refusal | None:
-        """Try to write these rows and keep them; return the target's refusal, if any."""
+        """Try to write these rows. Keep them and return None, or write nothing and return the target's refusal."""
         session, sql = self.session, self.sql
         session.run(f"SAVEPOINT venus_probe; TRUNCATE {sql.probe}")
         try:

@@ -89,7 +89,7 @@ def free_names(session: TargetSession, placed: Sequence[PlacedTable]) -> Constra
 
 @contextmanager
 def lift_checks(session: TargetSession, placed: PlacedTable) -> Iterator[None]:
-    """Drop checks that are NOT VALID within the block, in an open transaction, because they would refuse older rows."""
+    """Within the block, drop checks that are NOT VALID, in an open transaction: they would refuse older rows."""
     found = session.rows(statement("dictionary", "not_valid_checks"), {"table": placed.sql})
     for name, _ in found:
         session.run(f"ALTER TABLE {placed.sql} DROP CONSTRAINT {name}")

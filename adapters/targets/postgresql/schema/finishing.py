@@ -138,7 +138,7 @@ def _add_check(session: TargetSession, add: str, validate: str) -> list[str]:
 
 
 def _try_statement(session: TargetSession, text: str) -> list[str]:
-    """Run a statement that the data may violate: SQLite, for example, does not enforce all declared constraints."""
+    """Run a statement that rows may violate: a source such as SQLite does not enforce all declared constraints."""
     try:
         session.run(text)
     except TargetError as error:

@@ -19,7 +19,7 @@ from venus.model import Column, TableSchema
 
 
 def create_side_table(session: TargetSession, sql: RowSql, target: str) -> None:
-    """Create the side table with the newest schema; the target may be a version behind. Raises LabelsMissing.
+    """Create the side table with the newest schema; the target may have an older version. Raises LabelsMissing.
 
     Rows older than a column get its default in the side table.
     """

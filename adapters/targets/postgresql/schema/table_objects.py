@@ -52,7 +52,7 @@ from venus.adapters.targets.relational.states import TableState
 from venus.errors import TargetError
 from venus.model import Check, Column, ForeignKey, Index, TableSchema
 
-#: How often the objects of a table are read while it changes.
+#: How many times to read the objects of a table that is being changed.
 READ_ATTEMPTS_MAX = 5
 _CHANGED_MEANWHILE = "cache lookup failed"
 

@@ -3,7 +3,7 @@
 A schema change is a step before the rows, in the same transaction. A change that the target cannot follow halts its
 table. A column of a type that only some PostgreSQL servers have is an obstacle with its remedy.
 
-A check before any row is read, which itself only reads, shows whether a target can have its tables. A load would find
+`check` runs before any row is read, and only reads. It shows whether a target can have its tables. A load would find
 the same obstacles when it creates the tables, but that may be hours later, after the first fill.
 """
 

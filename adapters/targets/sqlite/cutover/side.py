@@ -107,7 +107,7 @@ class SqliteSide(RelationalSide):
         row = self._session.row(side_sql("read")) if found and found[0] else None
         return parse_record((*row[:-1], to_moment(row[-1]))) if row is not None else None
 
-    # -- what forbids it -------------------------------------------------------------------------------------------
+    # -- obstacles -------------------------------------------------------------------------------------------------
 
     def find_obstacles(self, tables: Seq[TableSchema]) -> list[CutoverObstacle]:
         self._tables.read_all()
@@ -164,7 +164,7 @@ class SqliteSide(RelationalSide):
                     remedy="store the values of the column in one spelling",
                 )
 
-    # -- what could not come back ----------------------------------------------------------------------------------
+    # -- values and objects that could not come back ---------------------------------------------------------------
 
     def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:
         found: dict[tuple[str, str], ColumnLimits] = {}

@@ -171,7 +171,7 @@ def test_a_table_of_which_only_changes_were_captured_is_swept(app: Application, 
 def test_a_table_that_starts_over_is_swept_in_the_version_that_is_wanted(
     is_filled: bool, app: Application, old_rows: Follower
 ) -> None:
-    """Even if nothing of it was ever shipped: the source was restored, and the broker has rows of the table."""
+    """The rule holds even if the source never shipped the table: it was restored, and the broker has rows of it."""
     table_id = old_rows.table_id("item")
     if is_filled:
         old_rows.drain()

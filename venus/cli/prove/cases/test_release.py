@@ -214,7 +214,7 @@ def test_what_the_configuration_leaves_out_stays_out(
     release(operator, shop, "orders")
     operator.installer.install(["*"], ["orders"])
     assert [t.schema.name for t in operator.registry.read_released_tables()] == ["orders"]
-    # its number belongs to it as long as the registry has it
+    # a table keeps its number as long as the registry has the table
     run_transaction(app, f"CREATE TABLE zebra (id {place.types['int']} NOT NULL PRIMARY KEY)")
     operator.installer.install(["*"], ["orders"])
     assert find_table(operator.registry.read_registered_tables(), "zebra").schema.table_id > number
@@ -287,7 +287,7 @@ def test_a_truncation_while_it_leaves_is_no_accident(
 
 
 def test_no_other_table_is_read_again(app: Application, shop: Follower, operator: Source) -> None:
-    """Even if capture was down, and only sees that DDL was run."""
+    """The rule holds even if capture was down, and only sees that DDL was run."""
     number = number_of(shop, "customer")
     follow(shop)
     before = find_table(operator.registry.read_registered_tables(), "orders").fill
@@ -324,7 +324,7 @@ def test_it_may_come_back_with_another_key(place: Place, app: Application, shop:
 def test_a_comparison_that_began_before_a_removal_keeps_its_state(
     place: Place, shop: Follower, operator: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number, begun = number_of(shop, "customer"), [place.dialect == "sqlite"]  # this one compares under a lock
+    number, begun = number_of(shop, "customer"), [place.dialect == "sqlite"]  # SQLite compares under a lock
     if begun[0]:
         operator.installer.release([number])
     else:
