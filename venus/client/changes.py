@@ -233,7 +233,7 @@ class Changes:
             else:
                 request.offset = _OFFSETS[str(self._start)]
                 if self._had_rows:
-                    self._forget_rows()
+                    self._announce_reload()
                 self._had_rows = request.offset == _OFFSETS["snapshot"]
             client.begin([request])
             if self._acknowledged:  # the acknowledgement may have been lost with the previous stream
@@ -246,7 +246,7 @@ class Changes:
             self._disconnect()
         return client
 
-    def _forget_rows(self) -> None:
+    def _announce_reload(self) -> None:
         """Announce that earlier rows are void: all rows come again. Without a known table there were no rows."""
         if not self._view.versions:
             return

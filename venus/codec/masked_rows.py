@@ -148,7 +148,7 @@ class _RowParts:
         content = b"" if data is None else np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]]
         bounds = bounds - bounds[0]
         if is_everywhere and (sizes := np.diff(bounds)).min() == sizes.max():
-            self._add_equal(content, int(sizes[0]), tag)
+            self._add_field_of_equal_size(content, int(sizes[0]), tag)
             return
         present = values.is_valid().to_numpy(zero_copy_only=False)
         if is_deleted is not None:
@@ -163,7 +163,7 @@ class _RowParts:
         head_sizes = np.array([*map(len, heads)])[which]
         self._sizes += np.where(present, head_sizes + np.diff(bounds), 0)
 
-    def _add_equal(self, content: bytes | Bytes, size: int, tag: bytes) -> None:
+    def _add_field_of_equal_size(self, content: bytes | Bytes, size: int, tag: bytes) -> None:
         """Add a field that has a value in every message, each of this size."""
         head = tag + varint(size)
         # items of raw bytes: numpy copies each item at once, but the bytes of a row of an array one by one

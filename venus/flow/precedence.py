@@ -127,7 +127,7 @@ class Precedence:
         self.rested_s[kind] = self.rested_s.get(kind, 0.0) + rest_s
         return rest_s
 
-    def turn_bytes(self, most: int, least: int, now: float) -> int:
+    def slice_bytes(self, most: int, least: int, now: float) -> int:
         """Return the bytes of one slice of large work: the fewer, the more it has to pause."""
         if not self._has_small(now):
             return most

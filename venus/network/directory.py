@@ -167,7 +167,7 @@ class SetDirectory:
         near = list(self.nearness().get(site, ()))
         keys: dict[ReportedSet, tuple[tuple[int | bool, ...], tuple[float, int, str]]] = {}
         for one in self.known_sets(now):
-            group = _group_of(one, role, business)
+            group = _fitness_of(one, role, business)
             if group is None or not one.addresses:
                 continue
             place = near.index(one.name) if one.name in near else len(near)
@@ -239,7 +239,7 @@ class SetDirectory:
         self._entries = {name: one for name, one in self._entries.items() if now - one.set.heard_at <= GONE_S}
 
 
-def _group_of(one: ReportedSet, role: ClientRole, business: str) -> int | None:
+def _fitness_of(one: ReportedSet, role: ClientRole, business: str) -> int | None:
     """Return how well a set fits a role, 0 = best; None = it cannot serve it."""
     if role is ClientRole.PRODUCER:
         return 0 if one.takes_writes(business) else 1 if one.tier is Tier.CORE else None

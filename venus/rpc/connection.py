@@ -136,9 +136,9 @@ class BrokerConnection:
             return self._first_of(order)
         finally:
             self._set = self._brokers.set_in_use
-            self._brokers.start_probing(self._is_serving)
+            self._brokers.start_probing(self._accepts_connection)
 
-    def _is_serving(self, address: str) -> bool:
+    def _accepts_connection(self, address: str) -> bool:
         """Return whether a broker accepts a connection."""
         try:
             self._open_one(address, LOOK_TIMEOUT_S).close()

@@ -127,9 +127,9 @@ class DirectoryFollower(Generic[S]):
         assert selector is not None, "it was created first"
         answer, failures = self._search()
         if answer is None:
-            self._note(f"the directory does not answer, the known sets are used: {_format_failures(failures)}")
+            self._log_problem(f"the directory does not answer, the known sets are used: {_format_failures(failures)}")
             return
-        self._note("")
+        self._log_problem("")
         if answer != self._answer:
             self._answer = answer
             self._save(answer)
@@ -159,7 +159,9 @@ class DirectoryFollower(Generic[S]):
                 f"and no earlier answer is in {self._file}",
                 hint="check [broker] directory, or name the brokers in [broker] addresses",
             )
-        self._note(f"the directory does not answer, the sets of its last answer are used: {_format_failures(failures)}")
+        self._log_problem(
+            f"the directory does not answer, the sets of its last answer are used: {_format_failures(failures)}"
+        )
         return known
 
     def _search(self) -> tuple[network_pb2.WhereAnswer | None, dict[str, str]]:
@@ -180,7 +182,7 @@ class DirectoryFollower(Generic[S]):
             failures[address] = f"it knows no set for a {self._lookup.role} of {self._lookup.business}"
         return None, failures
 
-    def _note(self, trouble: str) -> None:
+    def _log_problem(self, trouble: str) -> None:
         """Log a problem when it begins, and when it ends."""
         if bool(trouble) != bool(self._trouble):
             logger.warning("%s", trouble or "the directory answers again")

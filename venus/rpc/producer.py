@@ -256,7 +256,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
                 self._through = max([frame.init_ack.last_batch, *(h.batch_no for h in frame.init_ack.undecided)])
             if frame.halves_through > self._through:
                 self._through = frame.halves_through
-                self._note_persisted()
+                self._on_persisted()
             if frame.HasField("decided"):
                 self._take_decided(frame.decided)
             if frame.HasField("review"):
@@ -275,7 +275,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
                 self._wake()
             self._news.notify_all()
 
-    def _note_persisted(self) -> None:
+    def _on_persisted(self) -> None:
         """Forget half messages that are on disk, and send those that waited for them."""
         self._outgoing.on_persisted(self._through)
         if self._outgoing:  # half messages that waited for these
@@ -287,7 +287,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
             if self._committed is None or decided.batch_no >= self._committed.batch_no:
                 self._committed = decided
             self._through = max(self._through, decided.batch_no)
-            self._note_persisted()
+            self._on_persisted()
         elif decided.verdict == broker_pb2.ROLLBACK:
             self._rolled_back = decided
             self._through = min(self._through, decided.batch_no - 1)

@@ -274,7 +274,7 @@ def test_a_silent_client_is_disconnected_on_time(now: float, pinged_at: float | 
     server = local_streams.LocalServer({}, silence_s=20.0, timeout_s=5.0)
     context = local_streams.LocalContext(server)
     context._heard_at, context._pinged_at = 0.0, pinged_at
-    assert context.next_check_s(now) == pytest.approx(next_s)
+    assert context.seconds_to_next_check(now) == pytest.approx(next_s)
 
 
 def test_a_client_is_asked_before_it_is_cut_however_long_the_broker_did_not_run() -> None:

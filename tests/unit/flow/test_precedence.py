@@ -57,7 +57,7 @@ def test_large_work_does_not_pause_while_small_commits_meet_the_goal() -> None:
     scene.run_commits(1000, GOAL_S)
     assert scene.turn() == 0.0
     assert scene.precedence.rested_s == {}
-    assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
+    assert scene.precedence.slice_bytes(1000, 100, scene.now) == 1000
 
 
 def test_pauses_grow_while_small_commits_are_late_and_shrink_otherwise() -> None:
@@ -94,7 +94,7 @@ def test_without_small_senders_there_is_no_pause() -> None:
     for _ in range(100):
         scene.commit(1.0, nbytes=2 * SMALL_BYTES, business=LARGE)
     assert scene.turn() == 0.0, "who sends much is not small"
-    assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
+    assert scene.precedence.slice_bytes(1000, 100, scene.now) == 1000
 
 
 def test_a_large_half_message_that_waited_long_is_not_a_small_commit() -> None:
@@ -144,16 +144,16 @@ def test_a_goal_of_zero_turns_it_off() -> None:
     scene = MixedLoad(goal_s=0.0)
     scene.run_commits(100, 1.0)
     assert scene.turn() == 0.0
-    assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
+    assert scene.precedence.slice_bytes(1000, 100, scene.now) == 1000
 
 
 def test_turns_shrink_with_the_share_down_to_the_minimum() -> None:
     scene = MixedLoad()
     scene.run_commits(200, 1.0)
     assert scene.precedence.share == SHARE_MOST
-    assert scene.precedence.turn_bytes(1000, 100, scene.now) == 200
-    assert scene.precedence.turn_bytes(1000, 300, scene.now) == 300
-    assert scene.precedence.turn_bytes(50, 100, scene.now) == 50, "never more than without"
+    assert scene.precedence.slice_bytes(1000, 100, scene.now) == 200
+    assert scene.precedence.slice_bytes(1000, 300, scene.now) == 300
+    assert scene.precedence.slice_bytes(50, 100, scene.now) == 50, "never more than without"
 
 
 def test_small_commits_may_take_twice_as_long_as_alone() -> None:
@@ -190,12 +190,12 @@ def test_very_quick_commits_may_take_more_than_twice_as_long() -> None:
 
 def test_while_small_commits_arrive_no_turn_exceeds_their_allowed_wait() -> None:
     scene = MixedLoad()
-    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
+    assert scene.precedence.slice_bytes(8 << 20, 1, scene.now) == 8 << 20
     scene.commit(GOAL_S / 100)
-    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES
-    assert scene.precedence.turn_bytes(1000, 1, scene.now) == 1000
+    assert scene.precedence.slice_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES
+    assert scene.precedence.slice_bytes(1000, 1, scene.now) == 1000
     scene.now += SEEN_S
-    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
+    assert scene.precedence.slice_bytes(8 << 20, 1, scene.now) == 8 << 20
 
 
 def test_a_sender_that_becomes_large_does_not_wait_for_its_small_past() -> None:
@@ -203,10 +203,10 @@ def test_a_sender_that_becomes_large_does_not_wait_for_its_small_past() -> None:
     scene = MixedLoad()
     scene.commit(GOAL_S / 100, business=LARGE)
     scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
-    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
+    assert scene.precedence.slice_bytes(8 << 20, 1, scene.now) == 8 << 20
     scene.commit(GOAL_S / 100)
     scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
-    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES, "another business is small"
+    assert scene.precedence.slice_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES, "another business is small"
 
 
 def test_a_sender_that_becomes_large_takes_precedence_from_no_other() -> None:

@@ -100,7 +100,7 @@ class MatchingOverlay:
             receive=self.install_here,
         )
         self.remote.origin = address
-        for work in (self._run_cycles, self.remote.run):
+        for work in (self._run_cycle, self.remote.run):
             self._tasks.append(asyncio.create_task(self._keep_running(work)))
 
     async def stop(self) -> None:
@@ -122,7 +122,7 @@ class MatchingOverlay:
                 logger.exception("overlay: a cycle failed")
             await asyncio.sleep(self.settings.exchange_s * (1 + JITTER * random.uniform(-1, 1)))
 
-    async def _run_cycles(self) -> None:
+    async def _run_cycle(self) -> None:
         """Run one cycle: drop expired leases, exchange neighbours, and renew the status."""
         self.installed.expire(time.monotonic())
         await self.node.run_cycle(self._seeds())

@@ -167,13 +167,13 @@ class NetworkMembership:
         """Return the known addresses of the home's brokers."""
         if self.succession.is_home:
             return list(self._own)
-        network = self._main_poller.status.network if self._looks is not None else None
+        network = self._poller_in_use.status.network if self._looks is not None else None
         return list(network.home) if network is not None else []
 
     # -- mirrored businesses -----------------------------------------------------------------------------------
 
     @property
-    def _main_poller(self) -> UpstreamPoller:
+    def _poller_in_use(self) -> UpstreamPoller:
         """Return the poller of the set in use for a business; without one, of the nearest that has answered."""
         assert self._looks is not None
         for pull in self._pulls.all:
@@ -291,7 +291,7 @@ class NetworkMembership:
     def add_to_status(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
         """Add the place of the set and the status of its mirrors, of one business or of all."""
         settings, is_home = self.settings, self.succession.is_home
-        main = self._main_poller if self._looks is not None and not is_home else None
+        main = self._poller_in_use if self._looks is not None and not is_home else None
         refused = self._refused.get(main.name, "") if main is not None else ""
         status.network.CopyFrom(
             broker_pb2.NetworkStatus(

@@ -45,7 +45,7 @@ CREDIT_BYTES = 16 << 20
 ON_THE_WAY_S = 2.0
 ENDS_MAX = 64
 #: Final errors of a set on trial. Without an alternative they lead to a full copy, or to an alarm.
-_FOR_GOOD = (Refused, Diverged, ProtocolError)
+_FINAL_ERRORS = (Refused, Diverged, ProtocolError)
 
 
 class ReplicatorThread:
@@ -253,7 +253,7 @@ class Replicator:
 
     def record_end(self, above: UpstreamEndpoint, error: Exception) -> bool:
         """Record why the session ended. Return True if it was only a probe of another upstream."""
-        for_good = isinstance(error, _FOR_GOOD) and self._selection.is_trial
+        for_good = isinstance(error, _FINAL_ERRORS) and self._selection.is_trial
         if isinstance(error, OtherRows) and not for_good and self._selection.in_use == above.set:
             self._record_other_rows(str(error))
             return False

@@ -316,7 +316,7 @@ class CommitThread:
         shared = self._turned_at - self._shared_at < SHARED_FOR_S
         if not shared:
             return self._waiting.take(GROUP_BYTES_MAX, GROUP_COMMANDS_MAX)
-        most = self._precedence.turn_bytes(self._group_size.size, RESTING_GROUP_BYTES, self._turned_at)
+        most = self._precedence.slice_bytes(self._group_size.size, RESTING_GROUP_BYTES, self._turned_at)
         return self._waiting.take(most, GROUP_COMMANDS_MAX, small=SMALL_BYTES)
 
     def _refuse_late(self, commands: list[CommitCommand[Any]]) -> list[CommitCommand[Any]]:

@@ -120,7 +120,7 @@ def confirm_home(group: CommandGroup, business: Business, home: Home, at_us: int
     return True
 
 
-def note_home(group: CommandGroup, business: Business, home: Home, at_us: int) -> bool:
+def record_new_home(group: CommandGroup, business: Business, home: Home, at_us: int) -> bool:
     """Record that another set has become the home; a home here steps down.
 
     Return False if this home or a later one is known.
@@ -214,7 +214,7 @@ class HomeCommands:
         """Record that another set has become the home; False if it was known. A home here redirects its clients."""
         found = self._catalogue.find(business)
         done: Future[bool] = self._commits.submit(
-            lambda group: note_home(group, found, home, self._clock_us()), business=found
+            lambda group: record_new_home(group, found, home, self._clock_us()), business=found
         )
         return self._notify_when_done(done, lambda: self._notify_replaced(found))
 

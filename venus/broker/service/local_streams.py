@@ -120,7 +120,7 @@ class LocalContext(asyncio.Protocol):
         self._heard_at = self._began_at = time.monotonic()
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         transport.write(GREETING)
-        asyncio.get_running_loop().call_later(self.next_check_s(self._heard_at), self._check)
+        asyncio.get_running_loop().call_later(self.seconds_to_next_check(self._heard_at), self._check)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the handler, as a lost connection over gRPC does."""
@@ -183,7 +183,7 @@ class LocalContext(asyncio.Protocol):
 
     # -- the silence of a client -----------------------------------------------------------------------------------
 
-    def next_check_s(self, now: float) -> float:
+    def seconds_to_next_check(self, now: float) -> float:
         """Return in how many seconds to check again: at the latest when a ping, or the end of the stream, is due."""
         silence_s, timeout_s = self._server.silence_s, self._server.timeout_s
         due = self._heard_at + silence_s if self._pinged_at is None else self._pinged_at + timeout_s
@@ -207,7 +207,7 @@ class LocalContext(asyncio.Protocol):
         elif now - self._heard_at >= server.silence_s:
             self._pinged_at = now if self._pinged_at is None else self._pinged_at
             self._send_sign(PieceKind.PING)
-        asyncio.get_running_loop().call_later(self.next_check_s(now), self._check)
+        asyncio.get_running_loop().call_later(self.seconds_to_next_check(now), self._check)
 
     def _send_sign(self, kind: PieceKind) -> None:
         """Send a ping or its answer to a client that reads."""

@@ -208,7 +208,7 @@ class Traffic:
         Pieces are smaller while small commits are active, because those wait for a whole piece.
         """
         size = self.admission.write_queue.size
-        bound = self._core.precedence.turn_bytes(size, RESTING_GROUP_BYTES, self.monotonic())
+        bound = self._core.precedence.slice_bytes(size, RESTING_GROUP_BYTES, self.monotonic())
         first = nbytes = 0
         for n, half in enumerate(halves):
             if n > first and nbytes + len(half.body) > bound:

@@ -54,7 +54,7 @@ class MaterialiserPacing:
 
     def step_bytes(self) -> int:
         """Return the limit of bytes in one step."""
-        return self._precedence.turn_bytes(STEP_BYTES_MAX, STEP_BYTES_LEAST, self._monotonic())
+        return self._precedence.slice_bytes(STEP_BYTES_MAX, STEP_BYTES_LEAST, self._monotonic())
 
     def must_pause(self) -> bool:
         """Return whether large work must pause for small commits now."""
