@@ -235,7 +235,7 @@ def choose_left_out(uncaptured: Iterable[UncapturedTable], names: Sequence[str])
     return list(found.values())
 
 
-def find_uncaptured_blocks(
+def find_uncaptured_table_obstacles(
     uncaptured: Iterable[UncapturedTable], left_out: Iterable[UncapturedTable]
 ) -> list[CutoverObstacle]:
     """Return an obstacle for each table that is neither captured nor left out."""

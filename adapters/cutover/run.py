@@ -3,8 +3,8 @@
 Read the state -> wait until drained -> watch that the source is at rest -> compare source, full data and target ->
 check every foreign key -> set counters -> check that nothing moved -> mark -> finish. Everything up to the mark may be
 repeated at will; a rehearsal does only that. The mark is one transaction that locks the applied offset: after it VENUS
-writes no row at this target. If the process is killed, the next run repeats the remaining steps (actions of foreign
-keys, GENERATED ALWAYS).
+writes no row at this target. If the process is killed after the mark, the next run finishes: it enables the actions
+of foreign keys and GENERATED ALWAYS.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from venus.adapters.cutover.certificate import (
     ComparedTable,
     choose_left_out,
     describe_dangling,
-    find_uncaptured_blocks,
+    find_uncaptured_table_obstacles,
     left_out_document,
 )
 from venus.adapters.cutover.comparison import CutoverComparison, NotAtRest, VersionedTable, hash_target
@@ -254,7 +254,7 @@ class _Cutover:
             self._add_obstacles(
                 [
                     *find_blocks(readiness),
-                    *find_uncaptured_blocks(readiness.uncaptured, self._choose_left_out(readiness)),
+                    *find_uncaptured_table_obstacles(readiness.uncaptured, self._choose_left_out(readiness)),
                 ]
             )
             away = [*find_missing(readiness), *find_alarms(readiness, passing=False)]

@@ -73,7 +73,7 @@ COUNT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeValues:
-    """A table with columns whose values may be larger than a message."""
+    """The columns of one table whose values may be larger than a message."""
 
     table: str
     columns: Seq[str]

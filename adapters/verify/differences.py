@@ -144,7 +144,7 @@ class ComparedFill:
                 self._pause(source)
 
     def _differing_keys(self, ends: ComparisonEnds, subject: Subject, suspects: Seq[SuspectRow]) -> list[Key]:
-        """Return the keys of suspects that really differ, without those whose changes are still on their way."""
+        """Return the keys of suspects that differ or are undecided, without those found to be on their way."""
         try:
             settled = SuspectResolver(ends, subject).settle(suspects, wait_s=0)
         except OffsetTrimmed:  # all of them are shipped

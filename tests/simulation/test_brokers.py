@@ -21,7 +21,7 @@ from tests.simulation.rules import Rule
 from venus.broker.store import keys
 
 
-def histories(seeds: Iterable[int]) -> Counter[str]:
+def run_histories(seeds: Iterable[int]) -> Counter[str]:
     """Run histories; return how often each rare state was reached."""
     counts: Counter[str] = Counter()
     for seed in seeds:
@@ -36,7 +36,7 @@ def histories(seeds: Iterable[int]) -> Counter[str]:
 
 
 def test_histories_of_whole_brokers_hold() -> None:
-    counts = histories(range(20))
+    counts = run_histories(range(20))
 
     assert counts["cut applied"] > 200
 
@@ -44,7 +44,7 @@ def test_histories_of_whole_brokers_hold() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_two_thousand_histories_of_whole_brokers_hold_and_reach_every_rare_state() -> None:
-    counts = histories(range(2000))
+    counts = run_histories(range(2000))
 
     assert {name: counts[name] for name in RARE if counts[name] < 20} == {}
 

@@ -190,7 +190,7 @@ def violation(kind: World, seed: int) -> str | None:
     return None
 
 
-def histories(kind: World, seeds: range) -> Counter[str]:
+def run_histories(kind: World, seeds: range) -> Counter[str]:
     """Run histories; return how often each rare state was reached."""
     counts: Counter[str] = Counter()
     for seed in seeds:
@@ -204,12 +204,12 @@ def histories(kind: World, seeds: range) -> Counter[str]:
 
 
 def test_leaders_and_replicas_are_placed_by_the_rules() -> None:
-    counts = histories(LeaderWorld, range(12))
+    counts = run_histories(LeaderWorld, range(12))
     assert {name: counts[name] for name in REACHED if not counts[name]} == {}
 
 
 def test_a_new_business_is_handed_over_and_loses_nothing() -> None:
-    counts = histories(CreatedWorld, range(100))
+    counts = run_histories(CreatedWorld, range(100))
     assert counts["data of a forgotten business"] > 10
     assert counts["handed over as requested"] > 10
 
@@ -217,8 +217,8 @@ def test_a_new_business_is_handed_over_and_loses_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_many_more_histories_hold() -> None:
-    histories(LeaderWorld, range(400))
-    histories(CreatedWorld, range(3000))
+    run_histories(LeaderWorld, range(400))
+    run_histories(CreatedWorld, range(3000))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.text)

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.brokers.operator_requests import OperatedWorld
 
 
-def histories(seeds: range) -> Counter[str]:
+def run_histories(seeds: range) -> Counter[str]:
     """Run histories; return how often each rare state was reached."""
     counts: Counter[str] = Counter()
     for seed in seeds:
@@ -28,7 +28,7 @@ WISHES = ("led by the requested broker", "a leader was not to be had", "a replic
 
 
 def test_requests_are_executed_and_lose_nothing() -> None:
-    counts = histories(range(20, 35))  # these seeds reach each outcome
+    counts = run_histories(range(20, 35))  # these seeds reach each outcome
 
     assert {name: counts[name] for name in WISHES if not counts[name]} == {}
 
@@ -36,6 +36,6 @@ def test_requests_are_executed_and_lose_nothing() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_five_hundred_histories_with_operators_hold() -> None:
-    counts = histories(range(500))
+    counts = run_histories(range(500))
 
     assert {name: counts[name] for name in WISHES if counts[name] < 10} == {}

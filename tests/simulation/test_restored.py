@@ -13,7 +13,7 @@ from tests.simulation.restored import RestoringBrokers, RestoringWorld
 RESTORED = "restored from a backup"
 
 
-def histories(kind: type[RestoringWorld | RestoringBrokers], seeds: range) -> Counter[str]:
+def run_histories(kind: type[RestoringWorld | RestoringBrokers], seeds: range) -> Counter[str]:
     """Run histories; return how often each rare state was reached."""
     counts: Counter[str] = Counter()
     for seed in seeds:
@@ -28,17 +28,17 @@ def histories(kind: type[RestoringWorld | RestoringBrokers], seeds: range) -> Co
 
 
 def test_logs_from_backups_are_followed_and_lose_nothing() -> None:
-    assert histories(RestoringWorld, range(40))[RESTORED] > 40
+    assert run_histories(RestoringWorld, range(40))[RESTORED] > 40
 
 
 def test_brokers_from_backups_lose_nothing() -> None:
-    assert histories(RestoringBrokers, range(10))[RESTORED] > 10
+    assert run_histories(RestoringBrokers, range(10))[RESTORED] > 10
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_five_hundred_histories_with_backups_hold() -> None:
-    assert histories(RestoringBrokers, range(500))[RESTORED] > 500
+    assert run_histories(RestoringBrokers, range(500))[RESTORED] > 500
 
 
 def test_a_restored_store_that_counts_as_the_same_member_loses_acknowledged_batches(

@@ -23,7 +23,7 @@ from venus.replication.messages import Answer
 ROOT = Path(__file__).parents[2]
 
 
-def histories(seeds: Iterable[int]) -> Counter[str]:
+def run_histories(seeds: Iterable[int]) -> Counter[str]:
     """Run histories; return how often each rare state was reached."""
     counts: Counter[str] = Counter()
     for seed in seeds:
@@ -42,7 +42,7 @@ def check_reached(counts: Counter[str], least: int) -> None:
 
 
 def test_three_hundred_histories_hold_and_reach_every_rare_state() -> None:
-    check_reached(histories(range(300)), 1)
+    check_reached(run_histories(range(300)), 1)
 
 
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 5000), marks=pytest.mark.slow)])
@@ -58,14 +58,14 @@ def test_histories_hold_while_followers_prefetch(seeds: range, monkeypatch: pyte
 
     monkeypatch.setattr(following, "AHEAD_BYTES", 0)
     monkeypatch.setattr(following.Following, "_on_reply_ahead", count_reply)
-    histories(seeds)
+    run_histories(seeds)
     assert min(kept["kept"], kept["used at once"], kept["another reply"]) > len(seeds) // 10
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_thousand_histories_hold_and_reach_every_rare_state() -> None:
-    check_reached(histories(range(10_000)), 100)
+    check_reached(run_histories(range(10_000)), 100)
 
 
 def test_a_seed_is_replayed_byte_for_byte() -> None:

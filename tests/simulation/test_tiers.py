@@ -22,7 +22,7 @@ from tests.simulation.tiers.world import TierWorld
 _SLOW = {"A changed filter refills the mirror": pytest.mark.slow}
 
 
-def histories(seeds: Iterable[int]) -> Counter[str]:
+def run_histories(seeds: Iterable[int]) -> Counter[str]:
     """Run histories; return how often each rare state was reached."""
     counts: Counter[str] = Counter()
     for seed in seeds:
@@ -37,7 +37,7 @@ def histories(seeds: Iterable[int]) -> Counter[str]:
 
 
 def test_histories_of_sets_in_tiers_hold() -> None:
-    counts = histories(range(10))
+    counts = run_histories(range(10))
 
     assert counts["batch applied"] > 500
     assert counts["pulling ended: OffsetDiverged"] > 0
@@ -45,13 +45,13 @@ def test_histories_of_sets_in_tiers_hold() -> None:
 
 def test_a_restored_home_may_commit_the_same_batch_as_a_set_and_continue() -> None:
     """The set has the last batch of the lost history, which is also the first of the new one, in a newer epoch."""
-    histories([7310010])
+    run_histories([7310010])
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_a_thousand_histories_of_sets_in_tiers_hold_and_reach_every_rare_state() -> None:
-    counts = histories(range(1000))
+    counts = run_histories(range(1000))
 
     assert {name: counts[name] for name in RARE if counts[name] < 20} == {}
 

@@ -1,4 +1,4 @@
-"""The computation of the network figures, and a description of each figure."""
+"""The network figures are computed correctly, and the README describes each of them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ class LeaderSchedule:
         return self._grades.get(broker, 0) * GRADE + self.led[broker]
 
     def assign(self, candidates: Collection[Member], first: Member | None = None) -> Member:
-        """Return the best living candidate and count it. Among equals `first` is chosen, then the first name."""
+        """Return the best living candidate, and count one more business that it leads.
+
+        Among equals `first` is chosen, then the first name.
+        """
 
         def order(member: Member) -> tuple[object, ...]:
             broker = self._live[member]
@@ -206,7 +209,7 @@ def find_obstacle(records: Iterable[Leadership], live: Live) -> str:
 
 
 class Balancer:
-    """Automatic balancing, in every broker: the broker that leads too many hands them over, one at a time.
+    """Automatic balancing, in every broker: one that leads too many businesses hands some over, one at a time.
 
     A business that could not be handed over stays where it is in the plans of the next AGAIN_S, so it does not block
     the others.

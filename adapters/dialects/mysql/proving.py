@@ -1,4 +1,4 @@
-"""A MariaDB or MySQL database as the scratch of `venus prove`."""
+"""A MariaDB or MySQL database as the scratch schema of `venus prove`."""
 
 from __future__ import annotations
 

@@ -224,14 +224,14 @@ class OracleServerFacts:
         rates = self._rows("redo and undo today", "log_rates", "GV_$SYSSTAT", "GV_$INSTANCE")
         found = {str(name): float(rate) for name, rate in rates}
         self.log_rates = LogRates(redo=found.get("redo size"), undo=found.get("undo change vector size"))
-        self.facts += code_facts(self._count_kinds("code"), self._count_kinds("invalid"))
+        self.facts += code_facts(self._count_by_kind("code"), self._count_by_kind("invalid"))
 
     def _add(self, what: str, value: str) -> None:
         if value:
             self.facts.append(SourceFact(what=what, value=value))
 
-    def _count_kinds(self, block: str) -> list[tuple[str, int]]:
-        """Return a number for each kind of object, of all schemas together."""
+    def _count_by_kind(self, block: str) -> list[tuple[str, int]]:
+        """Return how many objects of each kind there are in all schemas together."""
         found: Counter[str] = Counter()
         for owner in self.dictionary.schemas:
             for kind, count in self.session.fetch_rows(statement("survey", block), {"owner": owner}):

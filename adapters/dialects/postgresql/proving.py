@@ -1,4 +1,4 @@
-"""A PostgreSQL database as the scratch of `venus prove`.
+"""A PostgreSQL database as the scratch schema of `venus prove`.
 
 VENUS captures all schemas of a database and has a schema of its own there, so the scratch is a database. The tables of
 the run are in `public`, where a pattern without a schema looks for them; objects of extensions there stay untouched.

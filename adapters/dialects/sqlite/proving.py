@@ -1,4 +1,4 @@
-"""A SQLite file as the scratch of `venus prove`."""
+"""A SQLite file as the scratch schema of `venus prove`."""
 
 from __future__ import annotations
 

@@ -166,12 +166,12 @@ def test_a_resync_keeps_what_has_changed_meanwhile(stage: Stage, broker: FakeDel
     load(stage)
     stage.place.damage(stage.settings, items())
 
-    def move_on() -> None:
+    def change_after_snapshot() -> None:
         broker.after_snapshot = lambda: None
         stage.feed.cut(put(1, "newer", 1), deletion(2), put(50, "new", 1))
         stage.wait_until_applied(broker.next_offset)
 
-    broker.after_snapshot = move_on
+    broker.after_snapshot = change_after_snapshot
     stage.target.resync("items")
     with stage.follow_in_thread():
         eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")

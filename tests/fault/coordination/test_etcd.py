@@ -15,7 +15,7 @@ from tests.conformance.coordination.test_brokers import broker
 from tests.conformance.coordination.test_businesses import create_business, leadership
 from tests.fault.coordination.conftest import Connect
 from tests.support.brokers.etcd import EtcdCluster, running_etcd
-from tests.support.faults.lost_answers import LostAnswers
+from tests.support.faults.lost_answers import AnswerLosingProxy
 from tests.support.waiting import eventually
 from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import Refused, Unavailable
@@ -208,7 +208,7 @@ def test_clusters_do_not_see_each_other(etcd: EtcdCluster, connect: Connect) -> 
 
 
 def test_a_swap_whose_answer_was_lost_is_recognised_when_it_is_repeated(etcd: EtcdCluster, connect: Connect) -> None:
-    with LostAnswers(etcd.addresses[0]) as front:
+    with AnswerLosingProxy(etcd.addresses[0]) as front:
         own = connect([front.address, etcd.addresses[1]])
         stored = create_business(own)
         front.lose = 1
@@ -226,7 +226,7 @@ def test_a_swap_whose_answer_was_lost_is_recognised_when_it_is_repeated(etcd: Et
 
 def test_a_swap_that_was_overwritten_before_it_was_confirmed_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
     """The first attempt may have succeeded and been replaced since: it must be reported as neither done nor refused."""
-    with LostAnswers(etcd.addresses[0]) as front:
+    with AnswerLosingProxy(etcd.addresses[0]) as front:
         own, other = connect([front.address]), connect()
         stored = create_business(own)
         front.lose = 1
@@ -250,7 +250,7 @@ def test_a_swap_that_was_overwritten_before_it_was_confirmed_is_unknown(etcd: Et
 
 
 def test_a_removal_continues_when_the_answer_about_its_term_was_lost(etcd: EtcdCluster, connect: Connect) -> None:
-    with LostAnswers(etcd.addresses[0]) as front:
+    with AnswerLosingProxy(etcd.addresses[0]) as front:
         own = connect([front.address])
         stored = create_business(own)
         front.lose = 1
@@ -262,7 +262,7 @@ def test_a_removal_continues_when_the_answer_about_its_term_was_lost(etcd: EtcdC
 
 
 def test_a_removal_whose_answer_was_lost_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
-    with LostAnswers(etcd.addresses[0]) as front:
+    with AnswerLosingProxy(etcd.addresses[0]) as front:
         own = connect([front.address])
         stored = create_business(own)
         own._save_forgotten_term(stored)  # the next swap is that of the record itself
@@ -274,7 +274,7 @@ def test_a_removal_whose_answer_was_lost_is_unknown(etcd: EtcdCluster, connect: 
 
 
 def test_a_registration_whose_answer_was_lost_is_valid(etcd: EtcdCluster, connect: Connect) -> None:
-    with LostAnswers(etcd.addresses[0]) as front:
+    with AnswerLosingProxy(etcd.addresses[0]) as front:
         own = connect([front.address, etcd.addresses[1]])
         own.brokers()
         front.lose = 1

@@ -133,12 +133,12 @@ def test_a_resync_keeps_each_of_two_changes_whose_keys_are_equal_in_the_collatio
     """The snapshot of the resync still contains the key that one of the changes deletes."""
     follower = follower.limit_memory(rows_max)
 
-    def move_on() -> None:
+    def change_after_snapshot() -> None:
         broker.after_snapshot = lambda: None
         follower.stage.feed.cut(deletion("A"), put("a", _FINE))
         follower.stage.wait_until_applied(broker.next_offset)
 
-    broker.after_snapshot = move_on
+    broker.after_snapshot = change_after_snapshot
     follower.resync()
     assert follower.keys == {"a"}
     follower.stage.compare_tables()

@@ -191,7 +191,7 @@ def test_materialising_waits_for_free_space(tmp_path: Path) -> None:
     engine.stop()
 
 
-class RecordingBuffer(BodyBuffer):
+class AskingBuffer(BodyBuffer):
     """Empty read buffer of the materialiser. Its first read calls `ask`, so a step has begun then."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
@@ -230,7 +230,7 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
     clock = Clock()
     tested = Materialiser(
         store,
-        RecordingBuffer(ask),
+        AskingBuffer(ask),
         FreeSpace(tmp_path, 0),
         monotonic=clock.monotonic,
         scavenger=Scavenger(store, forget_below=lambda _: 0, monotonic=clock.monotonic),

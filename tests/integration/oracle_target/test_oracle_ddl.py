@@ -1,4 +1,4 @@
-"""DDL at an Oracle target on the stand-in: done in steps that the next process continues, or refused by name."""
+"""DDL at an Oracle target on the stand-in: done in steps that the next process continues, or refused with a reason."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Producer:
             return
         self._cut, self._does, self._heard_at = cut, ProducerAction.SHIPPING, self._loop.now
         halves = [
-            broker_pb2.Half(batch_no=record.batch_no, digest=record.digest, body=self._world.on_the_way(body))
+            broker_pb2.Half(batch_no=record.batch_no, digest=record.digest, body=self._world.transmit(body))
             for body, record in zip(cut.bodies, cut.records, strict=True)
         ]
         for part in [halves] if self._random.random() < 0.5 else [[half] for half in halves]:

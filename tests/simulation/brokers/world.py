@@ -59,7 +59,7 @@ class BrokerWorld(World):
     def propose(self, host: Any) -> None:
         """Do nothing: the producers write."""
 
-    def on_the_way(self, body: bytes) -> bytes:
+    def transmit(self, body: bytes) -> bytes:
         """Return a half message as it arrives, perhaps with a flipped bit."""
         random = self.loop.random
         if random.random() >= self.flipping:

@@ -31,7 +31,7 @@ class HomeView:
         self.loop, self.network, self.judge, self.hosts = world.loop, world.network, world.judge, {"home": world.home}
         self.producers_fail = world.producers_fail
 
-    def on_the_way(self, body: bytes) -> bytes:
+    def transmit(self, body: bytes) -> bytes:
         """Return a half message as it arrives."""
         return body
 

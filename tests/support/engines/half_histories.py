@@ -374,7 +374,7 @@ class World:
             live[-1].incoming.append(("review", oldest.batch_no, oldest.digest))
 
 
-def histories(network: Network, n: int, **options: Any) -> dict[str, int]:
+def run_histories(network: Network, n: int, **options: Any) -> dict[str, int]:
     """Run histories; return the outcome of each. A failed assertion of half_messages.py counts as an outcome too."""
     ends: dict[str, int] = {}
     for seed in range(n):

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 
-class LostAnswers(grpc.GenericRpcHandler):
+class AnswerLosingProxy(grpc.GenericRpcHandler):
     """Forwards unary calls as bytes; `lose` = how many of the next answers to writes are lost."""
 
     def __init__(self, address: str) -> None:
@@ -35,7 +35,7 @@ class LostAnswers(grpc.GenericRpcHandler):
 
         return grpc.unary_unary_rpc_method_handler(forward)
 
-    def __enter__(self) -> LostAnswers:
+    def __enter__(self) -> AnswerLosingProxy:
         return self
 
     def __exit__(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.engines.half_histories import Network, World, histories
+from tests.support.engines.half_histories import Network, World, run_histories
 from venus.broker.machine import half_messages
 from venus.broker.machine.half_messages import HalfMessage, HalfState, SharedSequence
 from venus.model import Verdict
@@ -22,7 +22,7 @@ HISTORIES = 800
 
 @pytest.mark.parametrize("network", Network)
 def test_every_row_arrives_once_and_in_order_and_nothing_stays_undecided(network: Network) -> None:
-    assert histories(network, HISTORIES) == {"exact": HISTORIES}
+    assert run_histories(network, HISTORIES) == {"exact": HISTORIES}
 
 
 def test_offsets_are_dense() -> None:
@@ -68,12 +68,12 @@ def test_a_disabled_mechanism_is_noticed(
 ) -> None:
     monkeypatch.setattr(half_messages, name, without)
 
-    ends = histories(network, 150)
+    ends = run_histories(network, 150)
 
     assert ends.get("exact", 0) < 150, "the simulation does not test this mechanism"
 
 
 def test_a_disabled_fence_at_the_source_is_noticed() -> None:
-    ends = histories(Network.WILD, 300, source_fences=False)
+    ends = run_histories(Network.WILD, 300, source_fences=False)
 
     assert ends.get("exact", 0) < 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from venus.adapters.cutover import certificate
-from venus.adapters.cutover.certificate import choose_left_out, find_uncaptured_blocks, left_out_document
+from venus.adapters.cutover.certificate import choose_left_out, find_uncaptured_table_obstacles, left_out_document
 from venus.adapters.cutover.readiness import relevant_alarms
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.errors import ConfigError
@@ -31,7 +31,7 @@ HEAD = {
 
 
 def test_each_uncaptured_table_is_an_obstacle_with_both_remedies() -> None:
-    later, keyless = (block.line for block in find_uncaptured_blocks([LATER, KEYLESS], []))
+    later, keyless = (block.line for block in find_uncaptured_table_obstacles([LATER, KEYLESS], []))
 
     assert later == (
         "shop.later matches the patterns and is not captured: venus install-triggers; to go without it: "
@@ -47,8 +47,8 @@ def test_a_table_excluded_by_name_is_no_obstacle() -> None:
     left_out = choose_left_out(uncaptured, ("later", "shop.later"))
 
     assert left_out == [LATER]
-    assert [b.what.partition(" ")[0] for b in find_uncaptured_blocks(uncaptured, left_out)] == ["shop.keyless"]
-    assert find_uncaptured_blocks(uncaptured, choose_left_out(uncaptured, ("shop.later", "keyless"))) == []
+    assert [b.what.partition(" ")[0] for b in find_uncaptured_table_obstacles(uncaptured, left_out)] == ["shop.keyless"]
+    assert find_uncaptured_table_obstacles(uncaptured, choose_left_out(uncaptured, ("shop.later", "keyless"))) == []
 
 
 @pytest.mark.parametrize(

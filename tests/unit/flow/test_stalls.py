@@ -46,7 +46,7 @@ def test_of_many_stalls_only_those_within_the_requested_time_are_read() -> None:
     stalls = record_beats(*(0.2 * n for n in range(KEPT)))
     last = 0.2 * (KEPT - 1)
 
-    class Read(list[tuple[float, float]]):
+    class ReadCountingList(list[tuple[float, float]]):
         read = 0
 
         def __reversed__(self):  # type: ignore[no-untyped-def]
@@ -54,7 +54,7 @@ def test_of_many_stalls_only_those_within_the_requested_time_are_read() -> None:
                 self.read += 1
                 yield gap
 
-    gaps = Read(stalls._gaps)
+    gaps = ReadCountingList(stalls._gaps)
     stalls._gaps = gaps  # type: ignore[assignment]
     assert round(stalls.missing_s(last - 1.0, last), 9) == 0.5
     assert gaps.read < 10

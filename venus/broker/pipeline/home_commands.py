@@ -157,7 +157,7 @@ def close_losses(
 
 
 def groups_with_targets(groups: Iterable[str]) -> list[str]:
-    """Return the consumer groups that have a target. Downstream sets are not compared with the source."""
+    """Return the groups whose targets are to be compared with the source: all but those of downstream sets."""
     return sorted(name for name in groups if not name.startswith(PULLS_AS))
 
 

@@ -45,7 +45,7 @@ class InProcessContext:
         return "this process"
 
     def wake(self) -> None:
-        """Look for the client's next frame. Used in the event loop."""
+        """Make `read` look for the client's next frame. Used in the event loop."""
         self._ready.set()
 
     async def read(self) -> Any:

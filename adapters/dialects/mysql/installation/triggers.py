@@ -147,7 +147,7 @@ def key_description(table: MysqlTable) -> str:
 
 
 def narrow_key_description(table: MysqlTable) -> str:
-    """Return the description of the key that older versions wrote, whose logs were only as wide as the key."""
+    """Return the key's description as older versions wrote it: their log columns were only as wide as the key's."""
     keys = log_key_columns(len(table.key))
     return ", ".join(f"{k} {narrow_log_type(table.declared[name])}" for k, name in zip(keys, table.key, strict=True))
 

@@ -191,7 +191,7 @@ class OracleDictionary:
     def read_table(
         self, listed: ListedTable, known: TableSchema | None = None, number_max: int = 0, *, as_inline: bool = False
     ) -> OracleTable:
-        """Read one table; columns of `known` keep their numbers. `as_inline`: with the columns it is going to get."""
+        """Read one table; columns of `known` keep their numbers. `as_inline`: as if inline capture were installed."""
         rows, keys = self.read_column_rows(listed), self._read_key_rows(listed)
         has_columns = (listed.owner, listed.name) in self.read_inline_tables()
         own = [row[0] for row in rows if row[0] in inline.COLUMNS]

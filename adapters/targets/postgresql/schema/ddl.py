@@ -82,7 +82,7 @@ def column_type(placed: PlacedTable, column: Column) -> str:
 def _with_whole_seconds(spelled: str, source_type: str) -> str:
     """Return the type without fractions of a second, if the source declares that.
 
-    A logical type has precision 0 for a type without a declared precision as well.
+    Precision 0 of the logical type does not tell: it also stands for a type without a declared precision.
     """
     word, space, zone = spelled.partition(" ")
     declared = f"{word}(0){space}{zone}"
