@@ -151,6 +151,17 @@ def test_a_role_that_cannot_make_triggers_always_fire_learns_it_before(
         follower = install(source)
         chain.apply(chain.other, 2)
         assert captured_keys(follower) == {"1", "2"}
+        query(database, f"REVOKE {sqlalchemy.make_url(chain.url).username} FROM {role}")
+        assert not [f for f in source.installer.check(["shop.items"], []) if f.blocks], "the triggers fire already"
+
+
+def test_triggers_that_always_fire_by_option_need_the_owner_too(database: str, capturer: str) -> None:
+    query(database, "CREATE SCHEMA shop; CREATE TABLE shop.items (id int PRIMARY KEY)")
+    role = sqlalchemy.make_url(capturer).username
+    query(database, f"GRANT USAGE ON SCHEMA shop TO {role}; GRANT SELECT, TRIGGER ON shop.items TO {role}")
+    for option, expected in (("false", []), ("true", ["shop.items"])):
+        with closing(PostgresSource(f"{capturer}&venus_always={option}")) as source:
+            assert [f.where for f in source.installer.check(["shop.items"], []) if f.blocks] == expected
 
 
 def test_changes_that_the_follower_of_a_pair_applies_are_not_captured(chain: Chain, source: PostgresSource) -> None:

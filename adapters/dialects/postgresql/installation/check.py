@@ -206,7 +206,7 @@ def _privilege_findings(connection: PostgresConnection, tables: Seq[PostgresTabl
     (state, *_) = OtherPipelines.read(connection, read_own_tables(connection)).trigger_states
     by_oid = {t.oid: t for t in tables}
     reported_schemas = set()
-    for oid, usage, may_read, may_trigger, filtered, owner, is_owner in connection.rows(
+    for oid, usage, may_read, may_trigger, filtered, owner, may_always_fire in connection.rows(
         statement("check", "privileges"), {"tables": list(by_oid)}
     ):
         table = by_oid[oid]
@@ -227,10 +227,10 @@ def _privilege_findings(connection: PostgresConnection, tables: Seq[PostgresTabl
                 message=f"{' and '.join(missing)} not granted",
                 remedy=f"GRANT {', '.join(missing)} ON {qualify(table.namespace, table.name)} TO {role};",
             )
-        if state == ALWAYS and not is_owner:
+        if state == ALWAYS and not may_always_fire:
             yield blocking(
                 message="belongs to another role: only its owner may make triggers ENABLE ALWAYS, as they must be here",
-                remedy=f"GRANT {owner} TO {role};",
+                remedy=f"GRANT {owner} TO {role}; -- all rights of {owner}; or let {role} own the table",
             )
         if filtered:
             yield blocking(

@@ -17,7 +17,9 @@ SELECT c.oid, has_schema_privilege(c.relnamespace, 'USAGE'), has_table_privilege
        has_table_privilege(c.oid, 'TRIGGER'),
        c.relrowsecurity AND NOT (pg_has_role(c.relowner, 'USAGE') AND NOT c.relforcerowsecurity)
          AND NOT (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user),
-       c.relowner::regrole::text, pg_has_role(c.relowner, 'USAGE')
+       c.relowner::regrole::text,
+       pg_has_role(c.relowner, 'USAGE')
+         OR EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname ~ '^venus_[a-z]_' AND t.tgenabled = 'A')
   FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[])
 
 -- large_values --
