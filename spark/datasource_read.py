@@ -132,7 +132,7 @@ def split_batches(
 def split_chunks(options: DataSourceOptions, partition: SplitPartition) -> Iterator[Chunk]:
     """Yield the chunks of a key range; wait for an unreachable broker, and continue after the last row."""
     resume, waits_since = Resume(), 0.0
-    own_range = options.low is not None or options.high is not None
+    own_range = bool(options.low or options.high)
     split = broker_pb2.Split.FromString(partition.split)
     while True:
         try:

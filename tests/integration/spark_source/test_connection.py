@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,12 +12,24 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.support.brokers.delivery import CHUNK_ROWS, FakeDelivery
 from tests.support.brokers.feed import Feed, items, put
+from tests.support.brokers.servers import fill as fill_broker
+from tests.support.brokers.servers import settings
+from tests.support.engines.batches import ITEMS
 from tests.support.faults.proxy import Proxy
+from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.codec.arrow_rows import ArrowShape
-from venus.errors import OffsetTrimmed, SnapshotExpired, Unavailable
+from venus.errors import OffsetTrimmed, ProtocolError, SnapshotExpired, Unavailable
 from venus.spark.datasource_options import BrokerTable, DataSourceOptions, PlannedColumns, table_of_snapshot
-from venus.spark.datasource_read import OWN_FIELDS, SEQUENCE, SplitPartition, open_snapshot, split_batches
+from venus.spark.datasource_read import (
+    OWN_FIELDS,
+    SEQUENCE,
+    FullDataReader,
+    SplitPartition,
+    open_snapshot,
+    split_batches,
+)
 from venus.spark.streaming import STREAM_FIELDS, OffsetPartition, change_batches
+from venus.wire import broker_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.fault]
 
@@ -30,6 +43,14 @@ def proxy(broker: FakeDelivery) -> Iterator[Proxy]:
     with Proxy(broker.address) as made:
         made.delay_s = 0.01
         yield made
+
+
+@pytest.fixture
+def real_broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    made = start_in_thread(settings(tmp_path / "b"))
+    fill_broker(made.address, 1, 1, rows=40)
+    yield made
+    made.stop()
 
 
 def options_of(proxy: Proxy, **options: str) -> DataSourceOptions:
@@ -113,3 +134,28 @@ def test_a_lost_snapshot_and_a_stream_that_came_too_late_name_the_remedy(broker:
     with pytest.raises(OffsetTrimmed, match="fallen behind") as trimmed:
         list(change_batches(options, piece, planned_columns(partition.table, STREAM_FIELDS)))
     assert "consumer group" in trimmed.value.hint
+
+
+def test_a_damaged_split_is_refused(real_broker: RunningBroker) -> None:
+    options = DataSourceOptions.of({"address": real_broker.address, "table": "items", "splits": "2"})
+    snapshot = open_snapshot(options, 1)
+    table, whole = table_of_snapshot(snapshot, 1), snapshot.splits[1]
+    damaged = broker_pb2.Split(table_id=1, low=whole.low + b"\xff", high=whole.high)
+    planned, unplanned = (
+        SplitPartition(snapshot.snapshot_id, split.SerializeToString(), table) for split in (whole, damaged)
+    )
+    wanted = planned_columns(table, OWN_FIELDS)
+
+    assert sum(batch.num_rows for batch in split_batches(options, planned, wanted)) > 0
+    with pytest.raises(ProtocolError, match="no such split"):
+        list(split_batches(options, unplanned, wanted))
+
+
+def test_bounds_of_the_reader_need_no_planned_split(real_broker: RunningBroker) -> None:
+    options = DataSourceOptions.of({"address": real_broker.address, "table": "items", "low": "5", "high": "9"})
+    schema = from_arrow_schema(pa.schema([*OWN_FIELDS, *ArrowShape.of(ITEMS).fields]))
+    reader = FullDataReader(options, schema)
+
+    found = [n for split in reader.partitions() for batch in reader.read(split) for n in batch["id"].to_pylist()]
+
+    assert sorted(found) == [5, 6, 7, 8]
