@@ -19,8 +19,8 @@ from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
 CREDIT_BYTES = 4 << 20
-#: Credit is returned at least this often, and when this part of it is taken.
-CREDIT_EVERY_S, CREDIT_PART = 1.0, 0.25
+#: Credit is returned after this time, or once this part of it is taken: not for each frame, which would double them.
+CREDIT_EVERY_S, CREDIT_PART = 0.25, 0.25
 
 
 class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
@@ -50,6 +50,7 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
         self._acknowledged = self._acknowledge = 0
         self._taken_bytes = 0
         self._credited_at = time.monotonic()
+        self._has_deadline = False  # the writer will ask again when credit is due
 
     def open(self, timeout_s: float = ANSWER_TIMEOUT_S) -> int:
         """Open the stream; return the position that the broker keeps for the group, 0 if it keeps none."""
@@ -84,13 +85,11 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
     def take(self, timeout_s: float) -> list[broker_pb2.ChangesFrame]:
         """Return the frames that have arrived, [] if none came in time. Raises the error that ended the stream."""
         with self._lock:
-            if not self._arrived and self._taken_bytes:
-                self._wake()
             self._wait(timeout_s)
             taken = list(self._arrived)
             self._arrived.clear()
             self._taken_bytes += sum(map(frame_cost, taken))
-            if self._is_credit_due():
+            if self._taken_bytes and (not self._has_deadline or self._is_credit_due()):
                 self._wake()
             return taken
 
@@ -115,15 +114,18 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
 
     def _is_credit_due(self) -> bool:
         """Return whether credit must be returned now."""
-        late = time.monotonic() - self._credited_at > CREDIT_EVERY_S or not self._arrived
-        return bool(self._taken_bytes) and (late or self._taken_bytes >= CREDIT_PART * self._credit_bytes)
+        is_late = time.monotonic() - self._credited_at >= CREDIT_EVERY_S
+        return bool(self._taken_bytes) and (is_late or self._taken_bytes >= CREDIT_PART * self._credit_bytes)
 
     def _first_frame(self) -> broker_pb2.ListenerFrame:
         return broker_pb2.ListenerFrame(open=self._open)
 
     def _take_frame(self) -> tuple[broker_pb2.ListenerFrame | None, float | None]:
+        self._has_deadline = False
         if not (self._begin or self._end or self._acknowledge > self._acknowledged or self._is_credit_due()):
-            return None, None
+            self._has_deadline = bool(self._taken_bytes)
+            left_s = self._credited_at + CREDIT_EVERY_S - time.monotonic()
+            return None, max(0.0, left_s) if self._taken_bytes else None
         frame = broker_pb2.ListenerFrame(
             begin=self._begin,
             end=self._end,
