@@ -36,6 +36,8 @@ from venus.wire import broker_pb2, change_pb2
 
 SUBSCRIPTIONS, STREAMS = 10_000, 20
 ROWS, BATCH, STEADY_BATCH = 50_000, 250, 50
+#: Batches that are committed at once.
+PART = 100
 AMOUNTS, WIDTH = 1_000_000, 200
 GOAL_RATE, STEADY_RATE, GOAL_P99_MS = 20_000, 5_000, 50.0
 PAPER = "Electric: 4,000 to 6,000 changes/s, 6 ms"
@@ -214,6 +216,20 @@ def run(quick: bool) -> Sequence[FigureResult]:
             sender.close()
 
 
+def _commit_flat_out(sender: Messages, orders: Connection, batches: int) -> tuple[int, float]:
+    """Commit batches, at most two parts ahead of the streams; return the changes that arrived, and when the last did.
+
+    A broker that had to keep more for its streams would let them read the queue again, which gives other changes.
+    """
+    for first in range(0, batches, PART):
+        sender.commit_many(min(PART, batches - first))
+        if first:
+            orders.recv()
+        orders.send(sender.end)
+    got, arrivals, *_ = orders.recv()
+    return got, max(stream[-1][1] for stream in arrivals)
+
+
 def _measure(
     pid: int, sender: Messages, table: Orders, orders: Connection, batches: int, seconds: int
 ) -> list[FigureResult]:
@@ -222,10 +238,7 @@ def _measure(
     orders.send(sender.end)
     orders.recv()
     used, began = ProcessUsage(pid), time.monotonic()
-    sender.commit_many(batches)
-    orders.send(sender.end)
-    got, arrivals, *_ = orders.recv()
-    ended = max(stream[-1][1] for stream in arrivals)
+    got, ended = _commit_flat_out(sender, orders, batches)
     rate, pairs = batches * BATCH / (ended - began), table.expected
     assert got == pairs, f"{got:,} changes of subscriptions arrived, {pairs:,} are right"
     sender.rows = STEADY_BATCH
