@@ -132,6 +132,12 @@ def test_without_retries_many_messages_are_lost(monkeypatch: pytest.MonkeyPatch)
     assert found.count_lost(found.send_some(300)) > 15
 
 
+def test_a_message_passes_many_dead_neighbours_at_once() -> None:
+    found = cloud(64, seed=6, cycles=20)
+    found.kill(32)
+    assert found.count_lost(found.send_some(300)) == 0
+
+
 def test_half_of_many_die_and_soon_no_message_is_lost() -> None:
     found = cloud(128, seed=3)
     found.kill(64)

@@ -19,13 +19,13 @@ from venus.network.skipcloud.clusters import CloudShape, Identifier, common_pref
 from venus.network.skipcloud.views import Chance, Entries, Neighbour, NeighbourViews
 
 #: Maximum number of attempts at one broker before routing ends there.
-TRIES = 8
+TRIES = 16
 HOPS_MAX = 16
 BUDGET_S = 2.0
 #: Share of its own time that a broker waits for one next hop.
 SHARE = 0.5
 #: Members of the own cluster that are asked before it takes over the identifier of another cluster.
-SIDEWAYS_MAX = 2
+SIDEWAYS_MAX = 3
 #: Silent neighbours that are replaced in one cycle.
 SILENT_MAX = 3
 #: Clusters among which a broker that joins chooses.
