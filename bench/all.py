@@ -40,7 +40,7 @@ def measure(figure: Figure, *, quick: bool) -> list[FigureResult]:
 
 
 def table(found: dict[str, list[FigureResult]]) -> Table:
-    """Return the table of all results."""
+    """Return a printable table of all results."""
     laid = Table(*COLUMNS, title="Figures of the papers")
     for name, findings in found.items():
         for n, finding in enumerate(findings):
@@ -83,7 +83,7 @@ def time_fixed_work() -> float:
 
 
 def conditions(*, quick: bool) -> str:
-    """Return a text that says when and where a figure is measured."""
+    """Return the date, cores and load of this machine as text for the page of figures."""
     load = os.getloadavg()[0]
     form = "short form" if quick else "full form"
     return (
@@ -93,7 +93,7 @@ def conditions(*, quick: bool) -> str:
 
 
 def write(figure: Figure, findings: list[FigureResult], under: str) -> None:
-    """Write one figure into the page. A run that is stopped keeps the figures that it has measured."""
+    """Write one figure's results into bench/FIGURES.md, at once: a run that is stopped keeps earlier figures."""
     page = PAGE.read_text() if PAGE.exists() else ""
     PAGE.write_text(merge_sections(page, {figure.id: section(figure, findings, under)}, [f.id for f in FIGURES]))
 

@@ -50,7 +50,7 @@ STUDENT = table(
 
 
 def lines(numbers: list[int], version: int) -> bytes:
-    """Make COPY text of 88-byte rows."""
+    """Return COPY text with a row of 88 bytes for each of these numbers."""
     return "".join(
         f"{n}\tname of student {n:09d} {version}\tcity number {n % 1000:04d} in the far north\t{n * 7}\t2001-02-03\n"
         for n in numbers
@@ -58,7 +58,7 @@ def lines(numbers: list[int], version: int) -> bytes:
 
 
 def changes(numbers: list[int], version: int, *, deleted: list[int] = (), inserts_only: bool = False) -> TableChanges:  # type: ignore[assignment]
-    """Return the changes of one table, as a cut contains them."""
+    """Return inserted or updated rows and deletions of one table, as a section of a cut."""
     gone = b"".join(b"t\t%d\t\\N\t\\N\t\\N\t\\N\n" % n for n in deleted)
     live = b"".join(b"f\t" + line + b"\n" for line in lines(numbers, version).splitlines())
     record_ids, rows, is_deleted = from_copy(live + gone, Layout.of(STUDENT), flagged=True)
@@ -68,7 +68,7 @@ def changes(numbers: list[int], version: int, *, deleted: list[int] = (), insert
 
 
 class ApplyBench:
-    """A target, with the position of the applied cuts."""
+    """A PostgreSQL target to which VENUS applies cuts, without a broker."""
 
     def __init__(self, url: str, keyed_rows_max: int, **options: Any) -> None:
         apply = {"keyed_rows_max": keyed_rows_max, "cut_group_rows_max": 20_000}
@@ -125,7 +125,7 @@ def measure_time(run: Callable[[], object]) -> float:
 
 
 def run_bare_copy(url: str, data: list[bytes]) -> None:
-    """COPY ready text, one transaction each, as VENUS commits."""
+    """Write text by COPY, one transaction per piece as VENUS commits, without VENUS."""
     connection = psycopg2.connect(url)
     cursor = connection.cursor()
     for text in data:
@@ -135,7 +135,7 @@ def run_bare_copy(url: str, data: list[bytes]) -> None:
 
 
 def run_bare_merge(url: str, live: list[bytes], gone: list[bytes]) -> None:
-    """Stage ready text and merge it, one transaction each, as VENUS commits."""
+    """Stage text and merge it, one transaction per piece as VENUS commits, without VENUS."""
     connection = psycopg2.connect(url)
     cursor = connection.cursor()
     cursor.execute("SET enable_hashjoin = off; SET enable_mergejoin = off")
@@ -154,7 +154,7 @@ def run_bare_merge(url: str, live: list[bytes], gone: list[bytes]) -> None:
 
 
 def compare_cut_sizes(url: str) -> None:
-    """Print how long small cuts take by keyed statements and by staging."""
+    """Print how long small cuts of several sizes take by keyed statements and by staging."""
     query(url, "TRUNCATE shop.student")
     run_bare_copy(url, [lines(list(range(100_000)), 0)])
     query(url, "ANALYZE shop.student")
@@ -179,7 +179,7 @@ def compare_cut_sizes(url: str) -> None:
 
 
 def bulk(url: str, rows: int) -> None:
-    """Print the rates of inserts and of mixed changes, in cuts of 5000 rows, beside the peers."""
+    """Print the rates at which VENUS applies inserts and mixed changes, in cuts of 5000 rows, beside the peers."""
     step = 5000
     pieces = [list(range(i, i + step)) for i in range(0, rows, step)]
     texts = [lines(p, 0) for p in pieces]

@@ -22,7 +22,7 @@ FRAMES_KEPT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """When the first increment arrived, and when the last subscriber had everything below each offset."""
+    """Times of arrival: of the first increment, and of everything below each offset at the last subscriber."""
 
     first: float
     last: dict[int, float]
@@ -36,7 +36,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameContent:
-    """A frame that was checked and read."""
+    """A frame of increments that was checked and parsed: its offsets, and how much credit it costs."""
 
     content: bytes
     is_opening: bool
@@ -52,7 +52,7 @@ class FrameCache:
         self.newest: deque[FrameContent] = deque(maxlen=FRAMES_KEPT)
 
     def read(self, content: bytes) -> FrameContent:
-        """Return the content of a frame. Raises DigestMismatch, AssertionError."""
+        """Return a frame's content, from the cache or parsed. Raises DigestMismatch, AssertionError."""
         for known in self.newest:
             if known.content == content:  # which compares lengths first
                 return known
@@ -84,7 +84,7 @@ class Arrival:
     frames_read: FrameCache = field(default_factory=FrameCache)
 
     def take(self, number: int, frame: FrameContent, now: float) -> None:
-        """Record a frame of one subscriber. Raises AssertionError unless it continues at its position."""
+        """Record a frame of a subscriber. Raises AssertionError if it repeats or skips an increment."""
         self.opened += frame.is_opening
         self.nbytes += len(frame.content)
         if frame.end > frame.begin:
@@ -96,7 +96,7 @@ class Arrival:
             self.times[number].append(now)
 
     def arrivals(self, wanted: Sequence[int], offset: int) -> Arrivals:
-        """Return the arrivals since `offset`, after all subscribers have everything below each of these offsets."""
+        """Return the times at which the last subscriber had received everything below these offsets, and the totals."""
         return Arrivals(
             first=self.first,
             last=self._last_arrivals(wanted),
@@ -107,7 +107,7 @@ class Arrival:
         )
 
     def _last_arrivals(self, wanted: Sequence[int]) -> dict[int, float]:
-        """Return when the last subscriber had everything below each of these offsets."""
+        """Return when the last subscriber had received everything below each of these offsets."""
         found = np.zeros(len(wanted))
         for ends, times in zip(self.ends, self.times, strict=True):
             found = np.maximum(found, np.array(times)[np.searchsorted(np.array(ends), np.array(wanted))])

@@ -37,17 +37,19 @@ _STAMP = struct.Struct("<d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BareRates:
-    """Frames and answers a second, and CPU milliseconds of both processes for one."""
+    """Rate of frames that are sent and answered, and the CPU milliseconds of client and server for one."""
 
     per_s: float
     cpu_ms: float
 
 
 async def _serve(port: int, path: Path | None, ready: Connection) -> None:
-    """Serve on a port: answer each frame of a stream, after a sync if there is a file, and fan out frames."""
+    """Run a gRPC server that answers each frame of a stream, after a sync to the file if given, and fans out frames."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if path else None
 
-    async def answer(frames: AsyncIterator[bytes], _: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+    async def answer_frames(
+        frames: AsyncIterator[bytes], _: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
         async for frame in frames:
             if file is not None:
                 os.write(file, frame)
@@ -56,7 +58,7 @@ async def _serve(port: int, path: Path | None, ready: Connection) -> None:
 
     server = grpc.aio.server()
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-        "Answer": grpc.stream_stream_rpc_method_handler(answer),
+        "Answer": grpc.stream_stream_rpc_method_handler(answer_frames),
         "Fan": grpc.unary_stream_rpc_method_handler(_fan_out),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Bare", handlers),))
@@ -67,7 +69,7 @@ async def _serve(port: int, path: Path | None, ready: Connection) -> None:
 
 
 async def _fan_out(first: bytes, _: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
-    """Send a frame at each tick of a clock that all streams share, with the time of the tick in front."""
+    """Send a frame with its time at each tick; the ticks of all streams are the same."""
     every_s, nbytes = _STAMP.unpack(first[: _STAMP.size])[0], int(first[_STAMP.size :])
     at = (time.monotonic() // every_s + 1) * every_s
     while True:
@@ -82,7 +84,7 @@ def _run_server(port: int, path: Path | None, ready: Connection) -> None:
 
 @contextmanager
 def run_server(path: Path | None) -> Iterator[tuple[int, int]]:
-    """Yield the port and the process id of a server."""
+    """Run a server in a process of its own; yield its port and process id."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     port = free_port()
     process = multiprocessing.get_context("spawn").Process(target=_run_server, args=(port, path, theirs), daemon=True)
@@ -95,23 +97,23 @@ def run_server(path: Path | None) -> Iterator[tuple[int, int]]:
 
 
 def measure_bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float = 0.0) -> BareRates:
-    """Send frames of this size, each after the answer to the one before, or at a pace; return the rates."""
+    """Send frames of this size, each after the answer to the one before; return the rates."""
     frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="venus-bench-")))
         port, pid = stack.enter_context(run_server(home / "log" if durable else None))
         channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{port}"))
         answers: Iterator[bytes] = channel.stream_stream(_METHOD)(cast("Any", iter(frames.get, None)))
-        _run_rounds(frames, answers, bytes(nbytes), _WARM_UP_S, pause_s)
+        _send_frames(frames, answers, bytes(nbytes), _WARM_UP_S, pause_s)
         before, began = Usage.of([pid, os.getpid()]), time.monotonic()
-        count = _run_rounds(frames, answers, bytes(nbytes), seconds, pause_s)
+        count = _send_frames(frames, answers, bytes(nbytes), seconds, pause_s)
         used, took = Usage.of([pid, os.getpid()]).since(before), time.monotonic() - began
         frames.put(None)
     return BareRates(per_s=count / took, cpu_ms=used.cpu_s / count * 1000)
 
 
 def fan_out(*, streams: int, nbytes: int, every_s: float, seconds: float) -> list[float]:
-    """Return the milliseconds that frames take to clients in another process, each with a thread and a stream."""
+    """Send frames on all streams at the same ticks; return the milliseconds of each from server to client."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     with run_server(None) as (port, _):
         arguments = (port, streams, _STAMP.pack(every_s) + str(nbytes).encode(), seconds, theirs)
@@ -123,11 +125,11 @@ def fan_out(*, streams: int, nbytes: int, every_s: float, seconds: float) -> lis
 
 
 def _read_all(port: int, streams: int, first: bytes, seconds: float, results: Connection) -> None:
-    """Read all streams of the fan-out for a time; send the latencies of their frames back."""
+    """Read the streams of the fan-out in threads for a time; send back the latencies of their frames."""
     found: list[float] = []
     began = time.monotonic() + _WARM_UP_S
 
-    def read() -> None:
+    def read_stream() -> None:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             frames: Iterator[bytes] = channel.unary_stream(_FAN_METHOD)(cast("Any", first))
             for frame in frames:
@@ -137,7 +139,7 @@ def _read_all(port: int, streams: int, first: bytes, seconds: float, results: Co
                 if at > began + seconds:
                     return
 
-    threads = [threading.Thread(target=read) for _ in range(streams)]
+    threads = [threading.Thread(target=read_stream) for _ in range(streams)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -145,10 +147,10 @@ def _read_all(port: int, streams: int, first: bytes, seconds: float, results: Co
     results.send(found)
 
 
-def _run_rounds(
+def _send_frames(
     frames: queue.SimpleQueue[bytes | None], answers: Iterator[bytes], frame: bytes, seconds: float, pause_s: float
 ) -> int:
-    """Send frames one at a time until the time is over; return their number."""
+    """Send frames, each after the answer to the one before, until the time is over; return their number."""
     count, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         frames.put(frame)
@@ -160,7 +162,7 @@ def _run_rounds(
 
 
 def main() -> None:
-    """Print the rates of both kinds of server."""
+    """Print the rates of a server in memory and of one that syncs each frame."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--bytes", type=int, default=150)

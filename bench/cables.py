@@ -21,7 +21,7 @@ spawn = multiprocessing.get_context("spawn")
 
 
 def sent_again_at(lost_at: float, first_s: float, now: float) -> float:
-    """Return when TCP sends the lost segment next: the interval doubles each time."""
+    """Return when TCP retransmits a lost segment next: the interval doubles each time."""
     step_s, at = first_s, lost_at + first_s
     while at < now:
         step_s *= 2
@@ -30,7 +30,7 @@ def sent_again_at(lost_at: float, first_s: float, now: float) -> float:
 
 
 class _Cable:
-    """One line to a broker, with all of its connections."""
+    """A simulated network line to one broker, with all of its connections."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -47,7 +47,7 @@ class _Cable:
         return not self.connected.is_set()
 
     def make_end(self) -> _End:
-        """Make the near end of a new connection, and connect the far one."""
+        """Return the near end of a new connection, and begin to connect its far end to the broker."""
         near = _End(self, "up")
         task = asyncio.get_running_loop().create_task(self._connect(near))
         self.tasks.add(task)
@@ -55,7 +55,7 @@ class _Cable:
         return near
 
     async def _connect(self, near: _End) -> None:
-        """Open the far end when TCP would next try, once the cable is connected."""
+        """Connect to the broker; if the cable is interrupted, when TCP would try next after its repair."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while self.is_out:
@@ -84,7 +84,7 @@ class _Cable:
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection: bytes that it receives leave the other end, in order."""
+    """One end of a connection through a cable; it forwards received bytes to the other end, in order."""
 
     def __init__(self, cable: _Cable, way: str) -> None:
         self._cable, self._way = cable, way
@@ -99,11 +99,11 @@ class _End(asyncio.Protocol):
         self._cable.open.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self._pass(data)
+        self._forward(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._cable.open.discard(self)
-        self._pass(None)
+        self._forward(None)
 
     def close(self) -> None:
         """End the connection."""
@@ -115,18 +115,18 @@ class _End(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _pass(self, item: bytes | None) -> None:
-        """Pass bytes on; while the cable is interrupted, leave them to the simulated retransmission."""
+    def _forward(self, item: bytes | None) -> None:
+        """Forward bytes, or None for the end; while the cable is interrupted, keep them for a retransmission."""
         self._waiting.append(item)
         if self._cable.is_out and self.other is not None and not self._resending:
             self._resending = True
-            task = asyncio.get_running_loop().create_task(self._send_again())
+            task = asyncio.get_running_loop().create_task(self._forward_later())
             self._cable.tasks.add(task)
             task.add_done_callback(self._cable.tasks.discard)
         self.drain()
 
-    async def _send_again(self) -> None:
-        """Pass the waiting bytes on when TCP would send the lost segment again."""
+    async def _forward_later(self) -> None:
+        """Forward the waiting bytes when TCP would retransmit them after the cable's repair."""
         loop = asyncio.get_running_loop()
         lost_at = loop.time()
         while self._cable.is_out:
@@ -136,7 +136,7 @@ class _End(asyncio.Protocol):
         self.drain()
 
     def drain(self) -> None:
-        """Pass the waiting bytes on, if the cable is not interrupted."""
+        """Forward the waiting bytes, unless a retransmission has to do it later."""
         while self._waiting and self.other is not None and not self._resending:
             item = self._waiting.popleft()
             if item is None:
@@ -147,7 +147,7 @@ class _End(asyncio.Protocol):
 
 
 async def _serve_cables(targets: Mapping[str, str], orders: Connection) -> None:
-    """Serve the near ends of all cables, and execute orders: interrupt some, reconnect some, count their bytes."""
+    """Run all cables of the process; execute orders to interrupt, to reconnect and to count bytes."""
     loop = asyncio.get_running_loop()
     cables = {name: _Cable(target) for name, target in targets.items()}
     servers = {name: await loop.create_server(cable.make_end, "127.0.0.1", 0) for name, cable in cables.items()}
@@ -166,16 +166,16 @@ async def _serve_cables(targets: Mapping[str, str], orders: Connection) -> None:
         await cable.close()
 
 
-def _run(targets: Mapping[str, str], orders: Connection) -> None:
+def _run_cables(targets: Mapping[str, str], orders: Connection) -> None:
     asyncio.run(_serve_cables(targets, orders))
 
 
 class Cables:
-    """Lines to brokers, by name; `at` has the address of each one's near end."""
+    """Simulated lines to brokers, in a separate process. `at` has the address that leads to each broker."""
 
     def __init__(self, targets: Mapping[str, str]) -> None:
         self._orders, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_run, args=(dict(targets), theirs), daemon=True)
+        self._process = spawn.Process(target=_run_cables, args=(dict(targets), theirs), daemon=True)
         self._process.start()
         theirs.close()
         self.at: dict[str, str] = self._read_answer()
@@ -189,7 +189,7 @@ class Cables:
         self._send_order("back", names)
 
     def down(self, name: str) -> int:
-        """Return how many bytes a broker has sent down its cable."""
+        """Return how many bytes a broker has sent through its cable."""
         return int(self._send_order("passed", [name])[name]["down"])
 
     def close(self) -> None:
@@ -198,10 +198,12 @@ class Cables:
         self._process.join(30)
 
     def _send_order(self, what: str, names: Sequence[str]) -> Any:
+        """Send an order to the process of the cables; return its answer."""
         self._orders.send((what, list(names)))
         return self._read_answer()
 
     def _read_answer(self) -> Any:
+        """Return the next answer of the cables' process. Raises TimeoutError."""
         if not self._orders.poll(ANSWER_S):
             raise TimeoutError("the cables do not answer")
         return self._orders.recv()
@@ -209,7 +211,7 @@ class Cables:
 
 @contextmanager
 def lay_cables(**targets: str) -> Iterator[Cables]:
-    """Lay a cable to each of these brokers."""
+    """Start a cable to each of these brokers, given as name=address; close them at the end of the block."""
     cables = Cables(targets)
     try:
         yield cables

@@ -42,7 +42,7 @@ Cursor = psycopg2.extensions.cursor
 
 
 def statements(table: str, kind: str, first: int, last: int) -> str:
-    """Return the statement that changes the rows from `first` to `last`."""
+    """Return one SQL statement of this kind that changes the rows from `first` to `last`."""
     return {
         "insert": f"INSERT INTO {table} SELECT i, {VALUES} FROM generate_series({first}, {last}) i",
         "update": f"UPDATE {table} SET class = class || '+' WHERE id BETWEEN {first} AND {last}",
@@ -57,7 +57,7 @@ def statements_of_all_rows(table: str, kind: str, size: int) -> Iterator[str]:
 
 
 class Drain:
-    """Reader of cuts that works like the upper adapter, without a broker."""
+    """Callable that reads and commits one cut per call, like the upper adapter but without a broker."""
 
     def __init__(self, source: PostgresSource) -> None:
         self.source = source
@@ -65,7 +65,7 @@ class Drain:
         self.epoch, self.batch_no, self.sequence = state.epoch, int(state.last_batch) + 1, int(state.next_sequence)
 
     def __call__(self) -> int:
-        """Read and commit one cut; return its changes."""
+        """Read and commit one cut; return the number of its changes."""
         cut = self.source.capture.open_cut([])
         if cut is None:
             return 0
@@ -94,7 +94,7 @@ def measure_time(action: Callable[[], object]) -> float:
 
 
 def table_5(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, str], list[float]]:
-    """Measure the seconds from commit to cut, for one statement and for statements of 1000 rows in one transaction."""
+    """Measure the seconds from commit until the cut is read, for one statement and for many in a transaction."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(rounds):
         for name, size in (("one statement", ROWS), ("1000-row statements", STATEMENT_ROWS)):
@@ -111,7 +111,7 @@ def table_5(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, str], 
 
 
 def bulk_cost(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, str], list[float]]:
-    """Time one statement over all rows, on a plain table and on a captured one in turn."""
+    """Measure one statement over all rows, alternately on a plain table and on a captured one."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for number in range(rounds):
         for kind in ("insert", "update", "delete"):
@@ -124,7 +124,7 @@ def bulk_cost(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, str]
 
 
 def one_row_cost(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, str], list[float]]:
-    """Time transactions of one row, each with its own fsync, transaction by transaction in turn."""
+    """Measure transactions of one row, each with its own fsync, alternately on a plain and a captured table."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for number in range(rounds * ONE_ROW_TRANSACTIONS):
         tables = ("plain", "captured") if number % 2 else ("captured", "plain")
@@ -140,7 +140,7 @@ def one_row_cost(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, s
 
 @contextmanager
 def start_workplace() -> Iterator[tuple[Cursor, Drain]]:
-    """Start a server with a plain and a captured table."""
+    """Start a PostgreSQL server with a plain and a captured table; yield a cursor and a reader of cuts."""
     with TemporaryDirectory(prefix="venus-bench-") as home, running_server(Path(home) / "data") as server:
         url = server.create_database()
         with closing(psycopg2.connect(libpq(url))) as connection, closing(PostgresSource(url)) as source:

@@ -26,7 +26,7 @@ PAPER_S = {"insert": 18.161, "update": 18.084, "delete": 18.358}
 
 
 def statements(table: str, rows: int) -> dict[str, str]:
-    """Return one statement for each kind, over all rows."""
+    """Return an INSERT, an UPDATE and a DELETE of all rows, by kind."""
     return {
         "insert": f"INSERT INTO {table} SELECT seq, concat('student ', seq), concat('class ', seq % 100),"
         f" repeat('address ', 8) FROM seq_1_to_{rows}",
@@ -43,7 +43,7 @@ def measure_time(work: Callable[[], object]) -> float:
 
 
 def drain(source: Source) -> int:
-    """Take cuts until there is nothing more; return the changes."""
+    """Read and commit cuts until no change is left; return the number of changes."""
     found = 0
     while (cut := source.capture.open_cut([])) is not None:
         count = sum(s.count for s in cut.read_sections(rows_max=5000, bytes_max=1 << 20))
@@ -61,7 +61,7 @@ def drain(source: Source) -> int:
 
 
 def measure(cursor: Any, source: Source, rows: int) -> None:
-    """Print rows a second without and with triggers, and of the cut, for each kind of statement."""
+    """Print for each kind of statement the rows a second without and with triggers, and how long capture takes."""
     plain, captured = statements("plain", rows), statements("captured", rows)
     for kind in plain:
         without = measure_time(lambda kind=kind: cursor.execute(plain[kind]))  # type: ignore[misc]

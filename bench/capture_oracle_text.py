@@ -25,7 +25,7 @@ TABLES = {"plain": "without triggers", "LOGGED": "captured", "PAPER": "the paper
 
 
 def statements(table: str, rows: int) -> dict[str, str]:
-    """Return one statement for each kind, over all rows; the paper's variant knows no DELETE."""
+    """Return an INSERT, an UPDATE and a DELETE of all rows, by kind; the paper's variant only marks rows as deleted."""
     gone = f'UPDATE "{table}" SET ISDELETED = 1' if table == "PAPER" else f'DELETE FROM "{table}"'
     return {
         "insert": f"""INSERT INTO "{table}" ("ID", "NAME", "CLASS", "ADDRESS")
@@ -37,7 +37,7 @@ def statements(table: str, rows: int) -> dict[str, str]:
 
 
 def measure(cursor: Any, rows: int) -> None:
-    """Print rows a second of each kind of statement, without triggers and with each kind of capture."""
+    """Print the rows a second of each kind of statement, without triggers and with each kind of triggers."""
     every = {table: statements(table, rows) for table in TABLES}
     for kind in ("insert", "update", "delete"):
         for table, what in TABLES.items():

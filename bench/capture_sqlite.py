@@ -27,7 +27,7 @@ SINGLES = 2_000
 
 
 def application(file: Path) -> sqlite3.Connection:
-    """Connect to the file as an application does."""
+    """Open the file with the settings that an application uses."""
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     return connection
@@ -42,21 +42,21 @@ def rows(first: int, count: int) -> list[tuple[object, ...]]:
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
-    """Return rows a second."""
+    """Do the work once; return how many rows a second that was."""
     start = time.perf_counter()
     work()
     return count / (time.perf_counter() - start)
 
 
 def bulk(app: sqlite3.Connection, work: Callable[[], object]) -> None:
-    """Do the work in one transaction."""
+    """Run `work` in one transaction of the application."""
     app.execute("BEGIN")
     work()
     app.execute("COMMIT")
 
 
 def application_rates(file: Path, count: int, *, unique: bool, captured: bool) -> dict[str, float]:
-    """Return the application's rows a second by kind of work, in a new file."""
+    """Return the rows a second that an application writes in a new file, by kind of statement."""
     with closing(application(file)) as app:
         app.execute(TABLE)
         if unique:
@@ -74,7 +74,7 @@ def application_rates(file: Path, count: int, *, unique: bool, captured: bool) -
 
 
 def read_rates(file: Path, count: int) -> dict[str, float]:
-    """Read a fill, then the same rows as changes, then as deletions, cut after cut with their local transactions."""
+    """Return the rates at which VENUS reads existing rows, changes and deletions, with its local transactions."""
     with closing(application(file)) as app:
         app.execute(TABLE)
         bulk(app, lambda: app.executemany(INSERT, rows(0, count)))
@@ -89,7 +89,7 @@ def read_rates(file: Path, count: int) -> dict[str, float]:
 
 
 def drain(source: SqliteSource) -> None:
-    """Take all cuts of the source, and commit them."""
+    """Read and commit all cuts of the source."""
     source.registry.raise_epoch(Epoch(1))
     while True:
         fills = [t.fill for t in source.registry.read_registered_tables() if not t.fill.done]

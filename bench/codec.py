@@ -27,13 +27,13 @@ ROWS = 5000
 
 
 def table(columns: int, version: int) -> TableSchema:
-    """Return a table of text columns."""
+    """Return a table with this number of text columns."""
     made = (Column(name=f"c{i}", number=i, type=LogicalType(kind=Kind.TEXT)) for i in range(1, columns + 1))
     return TableSchema(table_id=1, version=version, namespace="bench", name="rows", columns=tuple(made), key=("c1",))
 
 
 def narrow_rows() -> bytes:
-    """Return 100-byte rows of 4 columns."""
+    """Return rows of 4 columns and 100 bytes as COPY text."""
     lines = (
         f"{100_000 + i}\tstudent {i:08d}{'x' * 22}\t{'class of some kind':30s}\t{'address' * 3}\n" for i in range(ROWS)
     )
@@ -41,20 +41,20 @@ def narrow_rows() -> bytes:
 
 
 def wide_rows(null_ratio: float, special_ratio: float) -> bytes:
-    """Return rows of 20 columns with NULLs, and values that need escaping."""
+    """Return rows of 20 columns as COPY text; the ratios are those of NULLs and of values that need escapes."""
     chance = random.Random(7)
 
-    def value() -> str:
+    def random_value() -> str:
         if chance.random() < null_ratio:
             return "\\N"
         text = "v" * chance.randint(3, 20)
         return text + "\\n\\\\" if chance.random() < special_ratio else text
 
-    return "".join("\t".join([str(i), *(value() for _ in range(19))]) + "\n" for i in range(ROWS)).encode()
+    return "".join("\t".join([str(i), *(random_value() for _ in range(19))]) + "\n" for i in range(ROWS)).encode()
 
 
 class ProtobufPeer:
-    """Codec to compare with: Protobuf's own class, a message per record_id and per row."""
+    """The codec to compare with: protobuf's own class, a message per key and per row."""
 
     def __init__(self, schema: TableSchema) -> None:
         self.message: type[Message] = message_class(schema)

@@ -27,7 +27,7 @@ PRODUCED_AHEAD = 16
 
 
 def halves(rows: int, row_bytes: int, *, shuffled: bool) -> Iterator[broker_pb2.Half]:
-    """Make batches of rows with a key of eight digits."""
+    """Yield half messages with this number of rows, whose keys have eight digits and rise or are random."""
     chance = random.Random(1)
     sizes = np.full(rows, KEY_BYTES, dtype="<u4").tobytes()
     row_sizes = np.full(rows, row_bytes - KEY_BYTES, dtype="<u4").tobytes()
@@ -57,7 +57,7 @@ def halves(rows: int, row_bytes: int, *, shuffled: bool) -> Iterator[broker_pb2.
 
 
 def open_engine(path: Path) -> Core:
-    """Start an engine with the default memory."""
+    """Start the broker's engine on an empty directory, with default settings and without gRPC."""
 
     def on_fatal(error: BaseException) -> None:
         raise SystemExit(f"the engine failed: {error}")
@@ -75,7 +75,7 @@ def open_engine(path: Path) -> Core:
 
 
 def run(rows: int, row_bytes: int, batches: int, *, shuffled: bool) -> None:
-    """Ship batches that were made beforehand; print the rates of commits and of full data."""
+    """Commit prepared batches in the engine; print the rows a second that are committed, and in the full data too."""
     messages = [message for message, _ in zip(halves(rows, row_bytes, shuffled=shuffled), range(batches), strict=False)]
     path = Path(tempfile.mkdtemp(prefix="venus-bench-"))
     engine = open_engine(path)
@@ -107,7 +107,7 @@ def run(rows: int, row_bytes: int, batches: int, *, shuffled: bool) -> None:
 
 
 def main() -> None:
-    """Measure each size."""
+    """Measure batches of several sizes, with rising and with random keys."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 100, 1000, 5000])
     parser.add_argument("--row-bytes", type=int, default=100)

@@ -26,7 +26,7 @@ LOOK_S = 0.002
 
 
 class Messages:
-    """Producer that commits messages of `rows` rows each; `end` is the offset after the last one."""
+    """Producer that commits messages of `rows` rows each; `end` is the offset after the last message."""
 
     def __init__(
         self, address: str, rows: int = MESSAGE_ROWS, make: Callable[[int, int, int], broker_pb2.Half] = make_half
@@ -38,11 +38,11 @@ class Messages:
         self.count = self.end = 0
 
     def commit_one(self) -> None:
-        """Commit a message, and wait for the answer."""
+        """Commit one message, and wait for the broker's answer."""
         self.commit_many(1)
 
     def commit_many(self, count: int) -> None:
-        """Commit messages as fast as the broker makes them durable; each is a half message with a decision."""
+        """Commit this number of messages as fast as the broker makes them durable."""
         producer = self._producer
         halves = [self._make_next() for _ in range(count)]
         first, last = halves[0].batch_no, halves[-1].batch_no
@@ -56,7 +56,7 @@ class Messages:
         producer.wait_until_decided(last)
 
     def send_steadily(self, rate: float, seconds: float) -> dict[int, float]:
-        """Send at this rate and commit what is durable; return the time of each send, by the offset after its batch."""
+        """Send messages at this rate, and commit them; return when each was sent, by the offset after it."""
         producer, begun, digests = self._producer, dict[int, float](), dict[int, int]()
         decided, start = self.count, time.monotonic()
         for n in range(int(rate * seconds)):
@@ -74,14 +74,14 @@ class Messages:
         return begun
 
     def _decide_durable(self, decided: int, digests: dict[int, int]) -> int:
-        """Commit the messages that have become durable; return the number of the last one."""
+        """Commit the messages that became durable since message `decided`; return the last committed number."""
         through = self._producer.persisted_through
         if through > decided:
             self._producer.decide(through, digests[through], Verdict.COMMIT)
         return max(through, decided)
 
     def _make_next(self) -> broker_pb2.Half:
-        """Make the next half message, and count it."""
+        """Return the next half message."""
         half = self._make(self.count + 1, self.end + 1, self.rows)
         self.count += 1
         self.end += self.rows
@@ -101,7 +101,7 @@ class ProcessUsage:
 
     @property
     def cpu_s(self) -> float:
-        """Return the seconds of user and system time."""
+        """The seconds of user and system time since this object was created."""
         return _cpu_s(self._pid) - self._began
 
     @property

@@ -51,7 +51,7 @@ SOURCES = ("postgresql", "mariadb", "sqlite")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLoadFigures:
-    """Figures of a first load: seconds, processor time by part in each phase, and peak memory of VENUS."""
+    """Measurements of a first load: seconds, CPU time of each part in each phase, and peak memory of VENUS."""
 
     rows: int
     seconds: float
@@ -69,7 +69,7 @@ class FirstLoadFigures:
         return self.rows / self.seconds
 
     def describe_cpu(self) -> str:
-        """Return the microseconds a row of each part, with each of its phases if there are several."""
+        """Return the CPU microseconds per row of each part as text, split by phase."""
         said = []
         for name in dict.fromkeys(name for parts in self.phases.values() for name in parts):
             spent = [parts.get(name, 0.0) / self.rows * 1e6 for parts in self.phases.values()]
@@ -88,7 +88,7 @@ class SourceDatabase:
 
 @contextmanager
 def open_source(kind: str, home: Path, counts: Mapping[Shape, int]) -> Iterator[SourceDatabase]:
-    """Make a source of this kind, with this number of rows in each table."""
+    """Start a source database of this kind, with two tables of these numbers of rows."""
     if kind == "mariadb":
         if shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None:
             raise LookupError("MariaDB is not installed")
@@ -119,7 +119,7 @@ def open_source(kind: str, home: Path, counts: Mapping[Shape, int]) -> Iterator[
 
 
 def mariadb_statements(counts: Mapping[Shape, int]) -> list[str]:
-    """Return the statements that make the two tables in MariaDB."""
+    """Return the statements that create and fill the two tables in MariaDB."""
     narrow, large = counts[NARROW], counts[LARGE]
     return [
         "CREATE TABLE narrow (id int PRIMARY KEY, name varchar(60), city varchar(60), score int)",
@@ -132,7 +132,7 @@ def mariadb_statements(counts: Mapping[Shape, int]) -> list[str]:
 
 
 def fill_sqlite(file: Path, counts: Mapping[Shape, int]) -> None:
-    """Make the two tables in a file of SQLite."""
+    """Create and fill the two tables in a SQLite file."""
 
     def md5(number: int) -> str:
         return hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()
@@ -154,10 +154,10 @@ def fill_sqlite(file: Path, counts: Mapping[Shape, int]) -> None:
 
 
 class UsageSampler:
-    """Samples processor time by part and resident memory of the processes, until it is stopped."""
+    """Thread that samples the CPU time and memory of processes, by part, until it is stopped."""
 
-    def __init__(self, look: Callable[[], tuple[dict[str, float], dict[str, int]]]) -> None:
-        self._look, self._stop = look, threading.Event()
+    def __init__(self, sample_usage: Callable[[], tuple[dict[str, float], dict[str, int]]]) -> None:
+        self._sample_usage, self._stop = sample_usage, threading.Event()
         self.cpu_s: list[tuple[float, dict[str, float]]] = []
         self.peak_bytes: dict[str, int] = {}
         self._thread = threading.Thread(target=self._run, name="bench-sampler", daemon=True)
@@ -177,19 +177,19 @@ class UsageSampler:
             self.take()
 
     def take(self) -> None:
-        """Record the usage once."""
-        cpu_s, memory = self._look()
+        """Take one sample."""
+        cpu_s, memory = self._sample_usage()
         self.cpu_s.append((time.monotonic(), cpu_s))
         for name, nbytes in {**memory, "all": sum(memory.values())}.items():
             self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), nbytes)
 
     def between(self, began: float, ended: float) -> dict[str, float]:
-        """Return the processor time that each part used between two times; an ended part keeps its last value."""
+        """Return the CPU time that each part used between two times; an ended part keeps its last sample."""
         first, last = self._known_at(began), self._known_at(ended)
         return {name: max(0.0, spent - first.get(name, 0.0)) for name, spent in last.items()}
 
     def _known_at(self, moment: float) -> dict[str, float]:
-        """Return the processor time of each part up to a moment."""
+        """Return the CPU time that each part had used at a moment, by its last sample before."""
         known = dict(self.cpu_s[0][1])  # servers worked before, and on a busy machine the first sample comes late
         for at, found in self.cpu_s:
             if at > moment + LOOK_S / 2:
@@ -200,7 +200,7 @@ class UsageSampler:
 
 
 class FirstLoadSite:
-    """A source, and a target server that gets a new database for each load."""
+    """A source, and a target server that gets a new database for each measured load."""
 
     def __init__(self, home: Path, source: SourceDatabase, counts: Mapping[Shape, int]) -> None:
         self._home, self._source, self._counts = home, source, counts
@@ -220,10 +220,10 @@ class FirstLoadSite:
     def _new_target(self) -> str:
         self._number += 1
         name = f"t{self._number}"
-        self._sql("postgres", f"CREATE DATABASE {name}", "CHECKPOINT")
+        self._run_sql("postgres", f"CREATE DATABASE {name}", "CHECKPOINT")
         return name
 
-    def _sql(self, database: str, *statements: str) -> list[Any]:
+    def _run_sql(self, database: str, *statements: str) -> list[Any]:
         with closing(self.postgres.connect(database)) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
@@ -232,7 +232,7 @@ class FirstLoadSite:
     # -- VENUS -------------------------------------------------------------------------------------------------------
 
     def by_venus(self) -> FirstLoadFigures:
-        """Load a new target from a new broker."""
+        """Measure a load by VENUS, from a new broker into a new database."""
         name = self._new_target()
         file, folder = self._home / f"{name}.toml", self._home / f"broker-{name}"
         file.write_text(
@@ -251,7 +251,7 @@ class FirstLoadSite:
         self._assert_equal(name)
         self._run(file, "uninstall-triggers")
         shutil.rmtree(folder)
-        self._sql("postgres", f"DROP DATABASE {name} WITH (FORCE)")
+        self._run_sql("postgres", f"DROP DATABASE {name} WITH (FORCE)")
         return found
 
     def _measure_load(self, file: Path, broker: int) -> FirstLoadFigures:
@@ -264,7 +264,7 @@ class FirstLoadSite:
                 stdout=subprocess.PIPE,
                 env=ENVIRONMENT,
             ) as command,
-            UsageSampler(lambda: self._look(broker, command.pid)) as seen,
+            UsageSampler(lambda: self._sample_usage(broker, command.pid)) as seen,
         ):
             out, _ = command.communicate()
         ended = time.monotonic()
@@ -273,12 +273,12 @@ class FirstLoadSite:
         answer = json.loads(out)
         if answer["rows"] != self.rows:
             raise RuntimeError(f"{answer['rows']} rows instead of {self.rows}")
-        return self._figures(seen, (began, ended), answer, _ended_cpu_s() - ended_before)
+        return self._split_by_phase(seen, (began, ended), answer, _ended_cpu_s() - ended_before)
 
-    def _figures(
+    def _split_by_phase(
         self, seen: UsageSampler, times: tuple[float, float], answer: Mapping[str, Any], commands_s: float
     ) -> FirstLoadFigures:
-        """Split the usage at the end of the reading. Loading that began before then counts as reading."""
+        """Split the usage into reading and loading; loading before the end of the reading counts as reading."""
         began, ended = times
         read = max(began + float(answer["first_fill_seconds"]), ended - float(answer["seconds"]))
         whole = seen.between(began, ended)
@@ -292,8 +292,8 @@ class FirstLoadSite:
             peak_bytes=seen.peak_bytes,
         )
 
-    def _look(self, broker: int, command: int) -> tuple[dict[str, float], dict[str, int]]:
-        """Return processor time and memory by part."""
+    def _sample_usage(self, broker: int, command: int) -> tuple[dict[str, float], dict[str, int]]:
+        """Return the CPU time and the memory of each part now."""
         cpu_s = {"source": self._source.cpu_s(), "target": server_cpu_s(self.postgres.pid)}
         memory: dict[str, int] = {}
         parts: dict[str, list[psutil.Process]] = {"broker": [psutil.Process(broker)], "command": [], "workers": []}
@@ -321,14 +321,14 @@ class FirstLoadSite:
         """Compare counts and sums of both tables with those of the source."""
         namespace = {"mariadb": self._source.url.rpartition("/")[2].partition("?")[0]}.get(self._source.kind, "public")
         for shape, count in self._counts.items():
-            (found,) = self._sql(name, f"SELECT count(*), sum(id::bigint) FROM {namespace}.{shape.name}")
+            (found,) = self._run_sql(name, f"SELECT count(*), sum(id::bigint) FROM {namespace}.{shape.name}")
             if tuple(map(int, found)) != (count, count * (count + 1) // 2):
                 raise RuntimeError(f"{shape.name} has {found} at the target")
 
     # -- the peer ----------------------------------------------------------------------------------------------------
 
     def by_pg_dump(self) -> FirstLoadFigures:
-        """Dump the tables into a folder and restore them into a new database, both with two jobs."""
+        """Measure a load by pg_dump and pg_restore into a new database, both with two jobs."""
         name, folder = self._new_target(), self._home / "dump"
         tables = [word for shape in self._counts for word in ("-t", f"public.{shape.name}")]
         servers_before = self._source.cpu_s() + server_cpu_s(self.postgres.pid)
@@ -343,7 +343,7 @@ class FirstLoadSite:
         servers_s = self._source.cpu_s() + server_cpu_s(self.postgres.pid) - servers_before
         self._assert_equal(name)
         shutil.rmtree(folder)
-        self._sql("postgres", f"DROP DATABASE {name} WITH (FORCE)")
+        self._run_sql("postgres", f"DROP DATABASE {name} WITH (FORCE)")
         phases = {"all": {"servers": servers_s, "programs": programs_s}}
         return FirstLoadFigures(rows=self.rows, seconds=seconds, phases=phases, peak_bytes={})
 
@@ -368,7 +368,7 @@ def _resident_bytes(process: psutil.Process) -> int:
 def measure(
     kind: str, counts: Mapping[Shape, int], rounds: int, *, peer: bool = True
 ) -> tuple[list[FirstLoadFigures], list[FirstLoadFigures]]:
-    """Load alternately by VENUS and the peer; return the figures of both. Only a PostgreSQL source has a peer."""
+    """Measure loads by VENUS and, from PostgreSQL, by pg_dump alternately; return the figures of both."""
     ours, theirs = [], []
     with (
         tempfile.TemporaryDirectory(prefix="venus-bench-") as folder,
@@ -386,7 +386,7 @@ def measure(
 
 
 def cpu_table(found: FirstLoadFigures) -> Table:
-    """Return a table of the microseconds per row by process and phase."""
+    """Return a printable table of the CPU microseconds per row, by process and phase."""
     laid = Table("us a row", *found.phases, "all", "peak MiB", title=f"{found.rows:,} rows in {found.seconds:.1f} s")
     for name in ("source", "broker", "command", "workers", "target"):
         spent = [parts.get(name, 0.0) / found.rows * 1e6 for parts in found.phases.values()]

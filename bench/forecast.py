@@ -72,7 +72,7 @@ class ForecastPlace:
 
 @contextmanager
 def place(kind: str, folder: Path, server: Server) -> Iterator[ForecastPlace]:
-    """Make an empty source of this kind."""
+    """Start an empty source database of this kind."""
     with ExitStack() as stack:
         if kind == "sqlite":
             file = folder / "source.db"
@@ -95,14 +95,14 @@ def place(kind: str, folder: Path, server: Server) -> Iterator[ForecastPlace]:
             yield ForecastPlace(kind, url, lambda: maria.connect(SCHEMA), "%s", environ)
 
 
-def _value(row: int, n: int) -> str | int:
-    """Return the value of a column in a row: a text, an integer or a decimal."""
+def _column_value(row: int, n: int) -> str | int:
+    """Return the value of column `n` in a row: a text, an integer or a decimal, depending on `n`."""
     by_kind = f"text number {n} of row {row:09}", row * n % 999_983, f"{row * 7 % 100_000}.{n:02}"
     return by_kind[n % 3]
 
 
 def fill(at: ForecastPlace, columns: int, rows: int) -> None:
-    """Create the table with this number of columns and rows."""
+    """Create and fill a table with this number of columns and rows."""
     number, text, money = TYPES[at.kind]
     types = [number, *(text if n % 3 == 0 else number if n % 3 == 1 else money for n in range(columns - 1))]
     upper = at.kind == "oracle"
@@ -116,7 +116,8 @@ def fill(at: ForecastPlace, columns: int, rows: int) -> None:
         marks = ", ".join([at.mark] * columns)
         for first in range(0, rows, 5_000):
             made = [
-                (row, *(_value(row, n) for n in range(columns - 1))) for row in range(first, min(first + 5_000, rows))
+                (row, *(_column_value(row, n) for n in range(columns - 1)))
+                for row in range(first, min(first + 5_000, rows))
             ]
             if at.kind == "postgresql":  # psycopg2's executemany takes a round trip for each row
                 values = b", ".join(cursor.mogrify(f"({marks})", row) for row in made)
@@ -132,7 +133,7 @@ def fill(at: ForecastPlace, columns: int, rows: int) -> None:
 
 
 def change(at: ForecastPlace) -> float:
-    """Change rows in a transaction of many statements; return the microseconds per row."""
+    """Update rows by many one-row statements in a transaction; return the microseconds per row."""
     upper = at.kind == "oracle"
     text = 'UPDATE "T" SET "C1" = "C1" + 1 WHERE "ID" = ' if upper else "UPDATE t SET c1 = c1 + 1 WHERE id = "
     with closing(at.connect()) as connection:
@@ -147,7 +148,7 @@ def change(at: ForecastPlace) -> float:
 
 
 def query_number(at: ForecastPlace, query: str) -> int:
-    """Return the one number that a query selects."""
+    """Run a query that selects a single number, and return it."""
     with closing(at.connect()) as connection:
         cursor = connection.cursor()
         cursor.execute(query)
@@ -167,7 +168,7 @@ def size_of(folder: Path) -> int:
 
 
 def measure_case(kind: str, columns: int, rows: int, server: Server, *, pace_only: bool) -> dict[str, Any]:
-    """Measure one case: assess, fill, load, rehearse."""
+    """Measure one kind and size of source: forecast, load and rehearsal of a cut-over, or only the pace of reading."""
     with tempfile.TemporaryDirectory() as name, place(kind, Path(name), server) as at:
         fill(at, columns, rows)
         if pace_only:
@@ -185,7 +186,7 @@ def measure_case(kind: str, columns: int, rows: int, server: Server, *, pace_onl
 
 
 def read_cpu_s(pipeline: Pipeline, server: Server) -> float:
-    """Return the seconds that commands, broker, sync and the embedded server have computed so far."""
+    """Return the CPU seconds that VENUS's processes and the embedded server have used so far."""
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = own.ru_utime + own.ru_stime
     postmaster = psutil.Process(int(server.pg.get_postmaster_info().pid))
@@ -201,7 +202,7 @@ def read_cpu_s(pipeline: Pipeline, server: Server) -> float:
 
 
 def pace(at: ForecastPlace, environ: dict[str, str]) -> dict[str, float]:
-    """Return the adapter's processor time for one row of a fill, in microseconds."""
+    """Measure what a row costs: CPU time to read an existing one, time of the triggers, bytes in the log."""
     for name, value in environ.items():
         if name == "PYTHONPATH":
             sys.path[:0] = value.split(":")
@@ -225,7 +226,7 @@ def pace(at: ForecastPlace, environ: dict[str, str]) -> dict[str, float]:
 
 
 def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[int, float]:
-    """Read everything that is due, cut by cut, as capture does."""
+    """Read all existing rows, cut by cut as capture does; return their number and the CPU seconds of the reading."""
     rows, seconds = 0, 0.0
     while due := [t.fill for t in source.registry.read_registered_tables() if not t.fill.done]:
         try:
@@ -258,7 +259,7 @@ def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[i
 
 
 def measure(pipeline: Pipeline, at: ForecastPlace, server: Server) -> dict[str, Any]:
-    """Return the forecast beside the measurement, which includes the time of all processors."""
+    """Run `venus assess`, a load and a rehearsed cut-over; return each forecast with its measurement."""
     found = pipeline.ask("assess")["forecast"]
     bare_us = change(at)
     pipeline.ask("install-triggers")
@@ -318,7 +319,7 @@ def main() -> int:
 
 
 def print_comparison(case: str, found: dict[str, Any]) -> dict[str, float]:
-    """Print each forecast of a case beside the measurement; return the factors between them."""
+    """Print each forecast of a case beside its measurement; return the factor between the two, by name."""
     factors = {}
     for name, what in FORECASTS.items():
         forecast, took = found[name]
@@ -328,7 +329,7 @@ def print_comparison(case: str, found: dict[str, Any]) -> dict[str, float]:
 
 
 def verdict(factors: dict[str, float]) -> int:
-    """Print whether all factors are within the limit; return the exit code."""
+    """Print whether all factors are within the limit; return the exit code, 1 if one is not."""
     met = sum(factor <= FACTOR_MAX for factor in factors.values())
     worst = max(factors, key=lambda name: factors[name])
     said = "met" if met == len(factors) else "MISSED"
@@ -340,15 +341,16 @@ def verdict(factors: dict[str, float]) -> int:
 
 
 def format_forecast(found: dict[str, Any]) -> str:
-    """Return the figures of a forecast or measurement in one line."""
+    """Return the forecasts and measurements of a case in one line."""
     parts = (
-        f"{name} {value}" if isinstance(value, int) else f"{name} {_figures(value)}" for name, value in found.items()
+        f"{name} {value}" if isinstance(value, int) else f"{name} {_format_numbers(value)}"
+        for name, value in found.items()
     )
     return "; ".join(parts)
 
 
-def _figures(value: Any) -> str:
-    """Return one number, or several, as text."""
+def _format_numbers(value: Any) -> str:
+    """Format one number, or a tuple of numbers, as text."""
     return " / ".join(f"{v:.3g}" for v in (value if isinstance(value, tuple) else (value,)))
 
 

@@ -70,14 +70,14 @@ def start_three() -> Iterator[list[Process]]:
 
 
 class RecordingSelector(BrokerSelector):
-    """Selector that records how long it took from a failure or a slow answer until the peer was isolated."""
+    """Broker selector that measures the time from a failure or a slow answer until the broker is isolated."""
 
     def __init__(self, addresses: tuple[str, ...]) -> None:
         super().__init__(addresses)
         self.behind_ms: list[float] = []
 
     def record_lost(self, address: str, reason: str = "") -> None:
-        """Measure the time from the failure until no client asks the peer first."""
+        """Measure the time from the failure until clients no longer try this broker first."""
         at = time.monotonic()
         super().record_lost(address, reason)
         assert address in self.isolated_brokers()
@@ -85,7 +85,7 @@ class RecordingSelector(BrokerSelector):
         self.behind_ms.append((time.monotonic() - at) * 1000)
 
     def record_success(self, address: str, latency_s: float) -> None:
-        """Measure the time from an answer that was too slow until no client asks the peer first."""
+        """Measure the time from an answer that was too slow until clients no longer try this broker first."""
         at = time.monotonic()
         super().record_success(address, latency_s)
         if address in self.isolated_brokers():
@@ -101,7 +101,7 @@ def connect(reach: str) -> float:
 
 
 def measure_isolation(kind: str) -> tuple[float, float, float]:
-    """Return ms until isolation, of the next connection, and of one to healthy brokers (median of 20)."""
+    """Cause one fault; return three times in ms: until isolation, of the next connection, of a healthy connection."""
     with start_three() as started:
         reach = ",".join(each.address for each in started)
         known = rpc_brokers._known[reach] = RecordingSelector(tuple(reach.split(",")))
@@ -123,7 +123,7 @@ def measure_isolation(kind: str) -> tuple[float, float, float]:
 
 
 def false_isolations(seconds: float) -> int:
-    """Return how often a healthy broker is isolated while connections are opened all the time."""
+    """Open connections to healthy brokers for a time; return how often one was isolated."""
     with start_three() as started:
         reach = ",".join(each.address for each in started)
         known = rpc_brokers._known[reach] = RecordingSelector(tuple(reach.split(",")))
@@ -138,7 +138,7 @@ def false_isolations(seconds: float) -> int:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure R1 and return its lines."""
     return measure(rounds=1, watch_s=10.0) if quick else measure(rounds=20, watch_s=3600.0)
 
 

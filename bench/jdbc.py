@@ -24,7 +24,7 @@ from bench.loading import WORKERS, LoadSite
 
 
 def load_by_jdbc(home: LoadSite, text: bytes, jar: str) -> float:
-    """Return the seconds that the writer took for all rows."""
+    """Load the rows by Spark's JDBC writer; return its seconds, without the start of Spark."""
     name = home.new_target()
     home.run_sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))
     with tempfile.TemporaryDirectory() as folder, run_relay(home.postgres.socket) as port:
@@ -41,7 +41,7 @@ def load_by_jdbc(home: LoadSite, text: bytes, jar: str) -> float:
 
 
 def write_parquet(text: bytes, names: list[str], file: Path) -> None:
-    """Write COPY text as Parquet, in as many row groups as there are writers."""
+    """Write COPY text as a Parquet file, with a row group for each writer."""
     table = pyarrow.csv.read_csv(
         io.BytesIO(text),
         read_options=pyarrow.csv.ReadOptions(column_names=names),
@@ -52,7 +52,7 @@ def write_parquet(text: bytes, names: list[str], file: Path) -> None:
 
 @contextmanager
 def run_relay(path: Path) -> Iterator[int]:
-    """Carry bytes between a TCP port and a socket file."""
+    """Run a relay from a TCP port to a socket file within the block; yield the port."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:
@@ -70,7 +70,7 @@ def run_relay(path: Path) -> Iterator[int]:
 
 
 def carry(one: socket.socket, other: socket.socket) -> None:
-    """Carry one direction until it ends."""
+    """Forward bytes from one socket to the other until the first one ends."""
     with suppress(OSError):
         while data := one.recv(1 << 18):
             other.sendall(data)

@@ -22,7 +22,7 @@ WORKERS = 2
 
 
 class LoadSite:
-    """One folder with a server, a broker that holds one table, and any number of targets.
+    """A folder with an embedded server, a broker that holds one table, and any number of targets.
 
     With `reach` the brokers are external, and the business has the name that the other figures use.
     """
@@ -40,7 +40,7 @@ class LoadSite:
         self._broker: subprocess.Popen[bytes] | None = None
 
     def fill(self) -> float:
-        """Make the rows and give them to the broker; return the rows a second that it received."""
+        """Create the rows at the source and send them to the broker; return how many rows a second it received."""
         self.run_sql("postgres", f"CREATE DATABASE {self._source}")
         self.run_sql(self._source, self.shape.create)
         self.run_sql(self._source, self.shape.insert(1, self.rows))
@@ -63,7 +63,7 @@ class LoadSite:
         return bool(done.stdout) and not json.loads(done.stdout)["broker"]["error"]
 
     def new_target(self) -> str:
-        """Make an empty database and name it in the configuration."""
+        """Create an empty database, and write it into the configuration as a target."""
         name = f"t{len(self._targets)}_{self._source}"
         self.run_sql("postgres", f"CREATE DATABASE {name}")
         self._targets.append(name)
@@ -80,7 +80,7 @@ load_workers = {WORKERS}
         return name
 
     def _of_broker(self) -> str:
-        """Return the broker's part of the configuration."""
+        """Return the part of the configuration that describes the broker."""
         if self._reach:
             return f'[business]\nname = "{BUSINESS}"\n[broker]\naddresses = {json.dumps(self._reach.split(","))}'
         data = self._folder / f"broker-{self._source}"
@@ -92,6 +92,7 @@ load_workers = {WORKERS}
 
     @property
     def _file(self) -> Path:
+        """The configuration file of VENUS."""
         return self._folder / f"{self._source}.toml"
 
     def run_sql(self, database: str, *statements: str) -> None:

@@ -69,7 +69,7 @@ def start_broker() -> Iterator[tuple[str, str, int]]:
 
 @contextmanager
 def overload(address: str, cores: set[int], pace: float) -> Iterator[list[float]]:
-    """Run floods and readers; at the end the yielded list has each flood's ratio of offered load to accepted load.
+    """Run floods (producers) and readers; at the end, the yielded list gets each flood's offered load / accepted load.
 
     `pace` is the rate of each flood in rows a second; 0 = as fast as it can.
     """
@@ -100,7 +100,7 @@ def overload(address: str, cores: set[int], pace: float) -> Iterator[list[float]
 
 
 def rows_taken(address: str) -> int:
-    """Return how many rows of the floods are committed."""
+    """Return how many rows of the floods the broker has committed."""
     with AdminClient(address) as admin:
         return sum(found.next_offset for found in admin.status().businesses if found.business != "trickle")
 
@@ -124,7 +124,7 @@ def degraded_lanes(address: str) -> list[int]:
 
 
 def gives_up_details_first(seen: Collection[tuple[int, ...]]) -> bool:
-    """Return whether lanes were degraded, and none before the lane of details. Without any there was no overload."""
+    """Return whether lanes were degraded, and always the lane of details first. False if none ever was."""
     return any(seen) and all(found == (4, 3, 2, 1)[: len(found)] for found in seen)
 
 
@@ -145,7 +145,7 @@ class OverloadResult:
 
 
 def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> Sequence[FigureResult]:
-    """Measure the figure."""
+    """Measure figure R3 and return its lines."""
     alone_s, loaded_s = (10.0, 30.0) if quick else (60.0, 600.0)
     own, theirs = split_cores()
     clients = own | theirs if shared_cores else theirs
@@ -166,7 +166,7 @@ def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> S
 
 
 def run_trickle(seen: OverloadResult, trickle: Trickle, seconds: float, address: str, pid: int) -> None:
-    """Run the trickle beside the load, and record the degraded lanes and the memory of the broker."""
+    """Run the trickle beside the load; record the broker's degraded lanes and its memory."""
     began, before = time.monotonic(), rows_taken(address)
     while time.monotonic() < began + seconds:
         trickle.run(1.0, seen.loaded)
@@ -176,7 +176,7 @@ def run_trickle(seen: OverloadResult, trickle: Trickle, seconds: float, address:
 
 
 def count(seen: OverloadResult, sent: int, status: broker_pb2.BrokerStatus) -> None:
-    """Count the rows that have arrived; an undecided or unexpected batch of a flood counts as missing rows."""
+    """Add up the committed and the missing rows; an undecided or incomplete batch counts as one missing row."""
     for found in status.businesses:
         if found.business == "trickle":
             seen.lost += sent - found.next_offset
@@ -185,7 +185,7 @@ def count(seen: OverloadResult, sent: int, status: broker_pb2.BrokerStatus) -> N
 
 
 def findings_of_latencies(seen: OverloadResult, where: str) -> list[FigureResult]:
-    """Return the lines about latencies: lanes 0 and 1, the machine alone, and a whole commit of the trickle."""
+    """Return the result lines about latencies of the trickle: health, decision, half message, echo, whole commit."""
     idle, loaded = seen.idle, seen.loaded
     compared = [
         ("lane 0: health", idle.health, loaded.health),
@@ -218,7 +218,7 @@ def findings_of_latencies(seen: OverloadResult, where: str) -> list[FigureResult
 
 
 def findings_of_overload(seen: OverloadResult) -> list[FigureResult]:
-    """Return the lines about the overload: whether there was one, and its outcome."""
+    """Return the result lines about the overload: its size, lost rows, memory, and what was degraded."""
     return [
         at_least(
             f"load offered, times what was taken ({seen.fits:,.0f} rows/s fit, {seen.taken:,.0f} were taken)",

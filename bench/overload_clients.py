@@ -26,7 +26,7 @@ spawn = multiprocessing.get_context("spawn")
 
 
 class FloodSource:
-    """Source of a flood: batch after batch, each committed once it is on the broker's disk."""
+    """Source of a flood: sends batch after batch, and commits each that is on the broker's disk."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -65,7 +65,7 @@ class FloodSource:
 
 
 def flood(address: str, business: str, pace: float, stop: Event, said: Queue[float]) -> None:
-    """Commit batches; report the ratio of the offered load to the accepted one.
+    """Send and commit batches until `stop`; report the ratio of offered to accepted load.
 
     `pace` is in rows a second; 0 = as fast as the broker takes them.
     """
@@ -78,7 +78,7 @@ def flood(address: str, business: str, pace: float, stop: Event, said: Queue[flo
 
 
 def send_all(source: FloodSource, stop: Event) -> float:
-    """Send as fast as the broker accepts; return the ratio of the offered load to the accepted one."""
+    """Send batches as fast as the broker accepts them; return the ratio of offered to accepted load."""
     began = time.monotonic()
     while not stop.is_set():
         source.send()
@@ -87,7 +87,7 @@ def send_all(source: FloodSource, stop: Event) -> float:
 
 
 def keep_pace(source: FloodSource, rows_per_s: float, stop: Event) -> float:
-    """Offer rows at this rate, accepted or not; return the ratio of the offered load to the accepted one.
+    """Offer rows at this rate, whether or not they are accepted; return the ratio of offered to accepted load.
 
     Rows for which the broker has no room stay at the source, like changes in a log table, and are sent later.
     """
@@ -105,7 +105,7 @@ def keep_pace(source: FloodSource, rows_per_s: float, stop: Event) -> float:
 
 
 def read(address: str, business: str, stop: Event) -> None:
-    """Read the full data over and over."""
+    """Read a business's full data again and again until `stop`."""
     with SnapshotClient(address) as snapshots:
         while not stop.is_set():
             snapshot = snapshots.open(business, splits=4, holder="bench")
@@ -117,7 +117,7 @@ def read(address: str, business: str, stop: Event) -> None:
 
 
 def echo(said: Queue[tuple[str, int]]) -> None:
-    """Echo each byte: the latency that the machine alone causes."""
+    """Run a server that sends each byte back; its latency is what the machine alone causes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         said.put(server.getsockname())
         while True:
@@ -159,7 +159,7 @@ def split_cores() -> tuple[set[int], set[int]]:
 
 @dataclass(slots=True)
 class Latencies:
-    """Duration of each request, in milliseconds."""
+    """Durations of the trickle's requests in milliseconds, by kind of request."""
 
     health: list[float] = field(default_factory=list)
     half: list[float] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Latencies:
 
 
 class Trickle:
-    """Client that commits one row at a time, and in between asks for health and the echo; one request at a time."""
+    """Client that commits one row, asks for health and calls the echo server, one request at a time."""
 
     def __init__(self, address: str, http: str, echo_address: tuple[str, int]) -> None:
         self._http, self._echo = http, echo_address
@@ -178,7 +178,7 @@ class Trickle:
         self.rows = 0
 
     def run(self, seconds: float, found: Latencies) -> None:
-        """Run for this many seconds."""
+        """Send requests for this many seconds, and record their durations."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._commit(found)

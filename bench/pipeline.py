@@ -59,7 +59,7 @@ class MeasuredPipeline:
         self.burst([])
 
     def burst(self, statements: list[str]) -> float:
-        """Run one source transaction; return the seconds from its commit to the target's."""
+        """Run statements as one source transaction; return the seconds from its commit to the target's."""
         self._mark += 1
         self.source.execute("BEGIN")
         for statement in [*statements, f"UPDATE mark SET n = {self._mark}"]:
@@ -84,7 +84,7 @@ class MeasuredPipeline:
         self.target.execute("CHECKPOINT")
 
     def assert_equal(self, shape: Shape) -> None:
-        """Compare the table's rows at both ends."""
+        """Raise an error unless source and target have the same rows in the table."""
         query = f"SELECT count(*), sum(hashtextextended({shape.name}::text, 0)::numeric) FROM {shape.name}"
         both = []
         for cursor in (self.source, self.target):
@@ -109,7 +109,7 @@ class MeasuredPipeline:
 
 
 class Peers:
-    """PostgreSQL's own ways of writing the same rows into the same table, from ready text."""
+    """PostgreSQL's own ways to write the same rows, as ready COPY text, into the same table."""
 
     def __init__(self, pipeline: MeasuredPipeline, shape: Shape, rows: int) -> None:
         self._target = pipeline.target
@@ -131,17 +131,17 @@ class Peers:
         return time.monotonic() - started
 
     def copy(self) -> float:
-        """COPY into the empty table."""
+        """Write the rows by COPY into the empty table; return the seconds."""
         self._target.execute("TRUNCATE peer")
         return self._measure_time(lambda: self._target.copy_expert("COPY peer FROM STDIN", io.BytesIO(self._all)))
 
     def staging(self) -> float:
-        """COPY into a staging table, then INSERT .. ON CONFLICT into the empty table."""
+        """COPY the rows into a staging table, then INSERT .. ON CONFLICT into the empty table; return the seconds."""
         self._target.execute("TRUNCATE peer")
         return self._measure_time(lambda: self._write_staged(self._all, flagged=False))
 
     def mix(self) -> float:
-        """Apply updates, deletes and inserts, a third each, to the full table by staging."""
+        """Apply a mix of updates, deletes and inserts to the full table by staging; return the seconds."""
         self._target.execute("TRUNCATE peer")
         self._target.copy_expert("COPY peer FROM STDIN", io.BytesIO(self._all))
         return self._measure_time(lambda: self._write_staged(self._mix, flagged=True))
@@ -266,7 +266,7 @@ def main() -> None:
 
 
 class _Stopping:
-    """An object that can be stopped at the end of the benchmark."""
+    """Wrapper that calls `stop` at the end of the benchmark."""
 
     def __init__(self, pipeline: MeasuredPipeline) -> None:
         self.close = pipeline.stop

@@ -73,7 +73,7 @@ class EmbeddedPostgres:
 
     @property
     def pid(self) -> int:
-        """The postmaster."""
+        """The process id of the postmaster."""
         return int(self._server.get_postmaster_info().pid)
 
     def program(self, name: str) -> str:
@@ -105,7 +105,7 @@ def free_port() -> int:
 
 
 def server_cpu_s(pid: int) -> float:
-    """Return the processor time of a server: of the postmaster, and of its ended and running processes."""
+    """Return the CPU time of a PostgreSQL server: of the postmaster and of all its child processes so far."""
     server = psutil.Process(pid)
     return sum(server.cpu_times()[:4]) + sum(process_cpu_s(child) for child in server.children())
 
@@ -160,11 +160,12 @@ data_dir = "{home / "broker"}"
         )
 
     def _command(self, *words: str, file: Path | None = None) -> list[str]:
+        """Return a command line of VENUS that uses the configuration file."""
         return venus_command(*words, file=file or self._file)
 
     @property
     def log(self) -> Path:
-        """The output of the processes."""
+        """The file with the output of the processes."""
         return Path(self._log.name)
 
     def pid(self, name: str) -> int:
@@ -172,7 +173,7 @@ data_dir = "{home / "broker"}"
         return self._running[name].pid
 
     def check(self) -> None:
-        """Raise if one of the processes has ended."""
+        """Raise an error if one of the processes has ended."""
         for name, process in self._running.items():
             if process.poll() is not None:
                 raise RuntimeError(f"{name} has ended: {Path(self._log.name).read_text()[-2000:]}")
@@ -192,7 +193,7 @@ data_dir = "{home / "broker"}"
 
     @property
     def file(self) -> Path:
-        """The configuration."""
+        """The configuration file."""
         return self._file
 
     def end(self, name: str) -> None:

@@ -33,7 +33,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Seconds from the first send until the receiver had everything, and until all work was done; CPU seconds."""
+    """Seconds from the first send until all is received, and until all work is done; CPU seconds of the server."""
 
     received_s: float
     done_s: float
@@ -62,7 +62,7 @@ class Receiver(Protocol):
 
 
 class System(Protocol):
-    """A system to measure: its server, sender and receiver."""
+    """A message system to measure: its server, and its sending and receiving client."""
 
     name: str
     #: Maximum rows of a round: a slow system would need minutes for a fast system's second.
@@ -85,10 +85,10 @@ class System(Protocol):
         """Return the server's processes."""
 
     def finish(self, wanted: Round) -> None:
-        """Wait for the rest of the server's work after everything was received."""
+        """Wait until the server has done all work for a received round."""
 
 
-def _send(make: Callable[[], Sender], pipe: Connection) -> None:
+def _run_sender(make: Callable[[], Sender], pipe: Connection) -> None:
     """Run the sender's process: prepare and send each round that the main process requests."""
     sender = make()
     pipe.send("ready")
@@ -102,7 +102,7 @@ def _send(make: Callable[[], Sender], pipe: Connection) -> None:
     sender.close()
 
 
-def _receive(make: Callable[[], Receiver], pipe: Connection) -> None:
+def _run_receiver(make: Callable[[], Receiver], pipe: Connection) -> None:
     """Run the receiver's process: receive each round, and report when it was complete."""
     receiver = make()
     pipe.send("ready")
@@ -114,35 +114,36 @@ def _receive(make: Callable[[], Receiver], pipe: Connection) -> None:
 
 
 class SenderAndReceiver:
-    """The two client processes of one system."""
+    """The processes of a system's sender and receiver, as the main process controls them."""
 
     def __init__(self, system: System) -> None:
         self._system = system
         self._ends: list[tuple[Any, Connection]] = []
-        for work, make in ((_receive, system.receiver()), (_send, system.sender())):
+        for work, make in ((_run_receiver, system.receiver()), (_run_sender, system.sender())):
             ours, theirs = spawn.Pipe()
             process = spawn.Process(target=work, args=(make, theirs), daemon=True)
             process.start()
             theirs.close()
             self._ends.append((process, ours))
-            self._answer(ours)
+            self._read_answer(ours)
 
     @staticmethod
-    def _answer(pipe: Connection) -> Any:
+    def _read_answer(pipe: Connection) -> Any:
+        """Return the next answer of a client process. Raises TimeoutError."""
         if not pipe.poll(ANSWER_TIMEOUT_S):
             raise TimeoutError("a client process does not answer")
         return pipe.recv()
 
     def run(self, wanted: Round) -> Figures:
-        """Measure one round."""
+        """Let the clients transmit one round; return its figures."""
         receiver, sender = (pipe for _, pipe in self._ends)
         for pipe in (sender, receiver):
             pipe.send(wanted)
-            self._answer(pipe)
+            self._read_answer(pipe)
         before = self._cpu_s()
         sender.send("go")
-        started, _ = self._answer(sender)
-        received = self._answer(receiver)
+        started, _ = self._read_answer(sender)
+        received = self._read_answer(receiver)
         self._system.finish(wanted)
         done = max(time.monotonic(), received)
         return Figures(received_s=received - started, done_s=done - started, server_cpu_s=self._cpu_s() - before)

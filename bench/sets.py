@@ -14,7 +14,7 @@ from tests.support.brokers.servers import BrokerProcess
 
 
 class Sets:
-    """The running broker sets, by name."""
+    """Running broker sets of one broker each, by name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -34,7 +34,7 @@ class Sets:
         return self.brokers[name].address
 
     def wait(self, offset: int, timeout_s: float = 60.0) -> None:
-        """Wait until every set below the home has, and serves, everything below an offset."""
+        """Wait until every set below the home has received and serves everything below an offset."""
         for name, broker in self.brokers.items():
             if name != "home":
                 networks.has(broker.address, offset, BUSINESS, timeout_s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A table, and its row for number `g`; `v` is the version of the row."""
+    """A table as SQL, and the content of its row number `g` in version `v`."""
 
     name: str
     columns: tuple[tuple[str, str, str], ...]  # name, type, expression

@@ -48,7 +48,7 @@ class LoadResult:
 
 
 def load_by_venus(home: LoadSite, engine: str) -> LoadResult:
-    """Load a fresh target."""
+    """Load a new target by `venus migrate` with this engine."""
     name = home.new_target()
     with count_cpu(home) as cpu:
         began = time.perf_counter()
@@ -62,7 +62,7 @@ def load_by_venus(home: LoadSite, engine: str) -> LoadResult:
 
 
 def load_by_copy(home: LoadSite, text: bytes, connections: int) -> LoadResult:
-    """COPY ready text, then add key and statistics."""
+    """Load the rows by COPY of ready text, then add key and statistics."""
     name = home.new_target()
     home.run_sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))
     parts = split_text(text, connections)
@@ -104,7 +104,7 @@ def _commands_s() -> float:
 
 
 def measure(home: LoadSite, rounds: int, jar: str) -> None:
-    """Print the figures of one table."""
+    """Measure all ways to load one table alternately, and print their figures."""
     filled = home.fill()
     text = home.text()
     ways: dict[str, Callable[[], LoadResult]] = {
@@ -130,7 +130,7 @@ def measure(home: LoadSite, rounds: int, jar: str) -> None:
 
 
 def show(name: str, rows: int, found: list[LoadResult], bare: list[LoadResult]) -> None:
-    """Print one line; its ratio to bare COPY is computed round by round, as the machine's speed changes."""
+    """Print the line of one way to load; its ratio to bare COPY is computed round by round."""
     cpu = {part: statistics.median(t.cpu_s[part] for t in found) / rows * 1e6 for part in found[0].cpu_s}
     parts = ", ".join(f"{part} {spent:.1f}" for part, spent in cpu.items() if spent >= 0.05)
     alone, whole = rates(rows, [t.rows_s for t in found]), rates(rows, [t.whole_s for t in found])
@@ -166,7 +166,7 @@ def print_memory(home: LoadSite) -> None:
 
 
 def note_memory(command: psutil.Process, broker_pid: int, peaks: dict[str, float]) -> None:
-    """Record the resident memory of a command, of its child processes, and of the broker."""
+    """Update the peaks of resident memory of a command, its child processes, and the broker."""
     try:
         found = {"command": [command], "broker": [psutil.Process(broker_pid)], "worker": [], "JVM": []}
         for child in command.children(recursive=True):

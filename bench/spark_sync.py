@@ -73,12 +73,13 @@ class SparkSyncBench:
         return True
 
     def _next_offset(self) -> int:
+        """Return the end of the queue at the broker."""
         with AdminClient(self.settings.broker.listen) as admin:
             return int(admin.status("main").businesses[0].next_offset)
 
     @contextmanager
     def apply_with(self, engine: str) -> Iterator[None]:
-        """Let an engine apply within the block, which begins once a first change has arrived."""
+        """Run an engine as the apply process within the block, which begins when the engine has applied a change."""
         self.venus.start("apply", "sync", "--apply-only", "--target", "main", "--engine", engine)
         try:
             self.change([])
@@ -108,7 +109,7 @@ class SparkSyncBench:
         return statements, text.replace(b"\n", b"\tf\n") + keys
 
     def change(self, statements: list[str]) -> None:
-        """Run one transaction at the source, with a mark row that shows when it has arrived."""
+        """Run statements in a source transaction that also writes a mark row, by which its arrival is recognised."""
         self._mark += 1
         self.source.execute("BEGIN")
         for statement in [*statements, f"UPDATE mark SET n = {self._mark}"]:
@@ -121,13 +122,13 @@ class SparkSyncBench:
         return self._commit_time(self.target)
 
     def burst(self, statements: list[str]) -> float:
-        """Return the seconds from the source's commit to the target's."""
+        """Run a source transaction; return the seconds from its commit to the target's."""
         self.change(statements)
         arrived = self.wait_for_mark()
         return arrived - self._commit_time(self.source)
 
     def measure_catching_up(self, statements: list[str], rows: int) -> float:
-        """Return the seconds from the end of a pause, when everything waits at the broker, to the target's commit."""
+        """Let a transaction wait at the broker; return the seconds from the end of the pause to the target's commit."""
         pause(self.settings, "main")
         before = self._next_offset()
         self.change(statements)
@@ -137,7 +138,7 @@ class SparkSyncBench:
         return self.wait_for_mark() - began
 
     def staging(self, text: bytes) -> float:
-        """COPY ready text into a staging table and merge it into a table that has every earlier burst already."""
+        """Merge the burst's changes from ready text by a staging table; return the seconds."""
         columns, sets = ", ".join(NAMES), ", ".join(f"{n} = excluded.{n}" for n in NAMES[1:])
         self.target.execute("CHECKPOINT")
         began = time.monotonic()
@@ -160,7 +161,7 @@ class SparkSyncBench:
         return out.getvalue()
 
     def check(self) -> None:
-        """Raise if source, target and peer are not equal."""
+        """Raise an error unless source, target and peer have equal rows."""
         found = []
         for cursor, name in ((self.source, NARROW.name), (self.target, NARROW.name), (self.target, "peer")):
             texts = ", ".join(f"t.{n}::text" for n in NAMES)
@@ -170,11 +171,12 @@ class SparkSyncBench:
             raise RuntimeError(f"source, target and peer differ: {found}")
 
     def cpu_s(self) -> float:
-        """Return the processor time of apply: its process, Spark's JVM and workers, also those that ended."""
+        """Return the CPU time of apply so far: its process, Spark's JVM and workers, including ended ones."""
         process = psutil.Process(self.venus.pid("apply"))
         return sum(sum(p.cpu_times()[:4]) for p in (process, *process.children(recursive=True)))
 
     def _commit_time(self, cursor: Any) -> float:
+        """Return when the mark row was committed, in Unix seconds."""
         return float(
             self._read_value(cursor, "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM mark")
         )
@@ -185,6 +187,7 @@ class SparkSyncBench:
         return cursor.fetchone()[0]
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds. Raises RuntimeError after a limited time."""
         end = time.monotonic() + WAIT_S
         while not condition():
             self.venus.check()
@@ -205,6 +208,7 @@ def measure(bench: SparkSyncBench, rows: int, rounds: int) -> dict[str, list[flo
     found: dict[str, list[float]] = defaultdict(list)
 
     def apply_one(name: str, way: Callable[[list[str]], float], *, counts: bool) -> None:
+        """Measure one burst by VENUS and the same by the peer; `counts`: whether the results are kept."""
         statements, text = bench.changes(rows)
         bench.target.execute("CHECKPOINT")
         cpu = bench.cpu_s()

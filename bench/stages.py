@@ -33,7 +33,7 @@ Times = dict[str, int]
 
 
 def read(log: Path) -> list[Times]:
-    """Return the times of every cut that the log follows to the end, Unix microseconds, in the order of application."""
+    """Return the timestamps (Unix microseconds) in a log of each cut that was applied, in the order of application."""
     cuts: dict[str, Times] = defaultdict(dict)
     for line in log.read_text().splitlines():
         if '"stage"' in line and line.startswith("{"):
@@ -48,7 +48,7 @@ def read(log: Path) -> list[Times]:
 
 
 def of_transactions(cuts: list[Times], commits: Iterable[tuple[float, float]]) -> dict[str, list[float]]:
-    """Return the milliseconds of each stage, by transaction; `commits` = commit at source and target, Unix seconds."""
+    """Return for each stage its milliseconds by transaction; `commits`: Unix seconds at source and target."""
     ends = [times["applied.ended"] for times in cuts]
     found: dict[str, list[float]] = {label: [] for label, _ in STAGES}
     for source_s, target_s in commits:
@@ -63,7 +63,7 @@ def of_transactions(cuts: list[Times], commits: Iterable[tuple[float, float]]) -
 
 
 def report(console: Console, found: Mapping[str, list[float]]) -> None:
-    """Print the stages."""
+    """Print a table of the stages with their durations."""
     count = len(next(iter(found.values())))
     table = Table(title=f"stages of {count} transactions, ms")
     for heading in ("until", "median", "mean", "p90", "p99"):
@@ -72,12 +72,12 @@ def report(console: Console, found: Mapping[str, list[float]]) -> None:
     for label, times in found.items():
         mean = sum(times) / max(1, count)
         total += mean
-        parts = [_part(times, 0.5), mean, _part(times, 0.9), _part(times, 0.99)]
+        parts = [_percentile(times, 0.5), mean, _percentile(times, 0.9), _percentile(times, 0.99)]
         table.add_row(label, *(f"{part:.2f}" for part in parts))
     table.add_row("together", "", f"{total:.2f}", "", "")
     console.print(table)
 
 
-def _part(times: list[float], part: float) -> float:
-    """Return a percentile, for example 0.5 for the median."""
+def _percentile(times: list[float], part: float) -> float:
+    """Return a percentile of the times; 0.5 is the median."""
     return sorted(times)[min(len(times) - 1, int(len(times) * part))] if times else float("nan")

@@ -42,8 +42,8 @@ spawn = multiprocessing.get_context("spawn")
 
 
 @dataclass(slots=True)
-class _Owed:
-    """Credit that one subscriber has not returned."""
+class _OwedCredit:
+    """Credit that one subscriber has used up and not returned to the broker yet."""
 
     call: Any
     number: int
@@ -52,7 +52,7 @@ class _Owed:
     is_saying: bool = False
 
     async def return_credit(self, seen: _Progress) -> None:
-        """Return the credit and acknowledge, unless an earlier return is being sent."""
+        """Return the credit and acknowledge the position, unless an earlier return is still being sent."""
         if self.is_saying:
             return
         taken, self.taken, self.said_at = self.taken, 0, time.monotonic()
@@ -63,13 +63,13 @@ class _Owed:
 
 @dataclass(slots=True)
 class _Progress(Arrival):
-    """Increments that the subscribers have received, and the credit that they have not returned."""
+    """What the subscribers of one process have received, and the credit that they owe."""
 
-    owed: list[_Owed] = field(default_factory=list)
+    owed: list[_OwedCredit] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-def _channel(address: str) -> grpc.aio.Channel:
+def _make_channel(address: str) -> grpc.aio.Channel:
     return aio_channel(
         address, [*channel_options(), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     )
@@ -78,11 +78,11 @@ def _channel(address: str) -> grpc.aio.Channel:
 async def _subscribe(
     channel: grpc.aio.Channel, number: int, group: str, offset: int, credit_bytes: int, seen: _Progress
 ) -> None:
-    """Open one stream; record each frame, and return credit."""
+    """Run one subscriber: open its stream, record each frame, and return credit."""
     call: Any = channel.stream_stream(SUBSCRIBE, request_serializer=seal, response_deserializer=None)()
     opening = broker_pb2.Open(business=BUSINESS, group=group, offset=offset, credit_bytes=credit_bytes)
     await call.write(broker_pb2.ConsumerFrame(open=opening))
-    owed = _Owed(call, number)
+    owed = _OwedCredit(call, number)
     seen.owed.append(owed)
     while (content := await call.read()) is not grpc.aio.EOF:
         now = time.monotonic()
@@ -96,7 +96,7 @@ async def _subscribe(
 
 
 async def _return_overdue_credit(seen: _Progress) -> None:
-    """Return credit that has been owed for long: a broker may send nothing before it gets it."""
+    """Keep returning credit that has been owed for long: without it, a broker may wait before it sends more."""
     while True:
         await asyncio.sleep(SAY_EVERY_S / 4)
         due = time.monotonic() - SAY_EVERY_S
@@ -105,36 +105,37 @@ async def _return_overdue_credit(seen: _Progress) -> None:
                 await owed.return_credit(seen)
 
 
-async def _watch(
+async def _serve_subscribers(
     addresses: Sequence[str], count: int, name: str, offset: int, credit: int, on_one: int, orders: Connection
 ) -> None:
-    """Run the subscribers of one process: open streams on order, then report arrivals below offsets."""
+    """Run the subscribers of one process: open their streams on order, then report arrivals below requested offsets."""
     orders.send(None)  # the process is up, which takes a second
     await asyncio.to_thread(orders.recv)
     seen = _Progress([offset] * count, [[] for _ in range(count)], [[] for _ in range(count)])
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         channels = [
-            await stack.enter_async_context(_channel(addresses[n % len(addresses)])) for n in range(-(-count // on_one))
+            await stack.enter_async_context(_make_channel(addresses[n % len(addresses)]))
+            for n in range(-(-count // on_one))
         ]
         tasks = [group.create_task(_return_overdue_credit(seen))]
         for n in range(count):
             while seen.opened < n - OPENING_MAX:
-                await _change(seen)
+                await _wait_for_arrival(seen)
             work = _subscribe(channels[n // on_one], n, f"{name}-{n}", offset, credit, seen)
             tasks.append(group.create_task(_report_failure(work, orders)))
         while seen.opened < count:
-            await _change(seen)
+            await _wait_for_arrival(seen)
         orders.send(None)
         while (wanted := await asyncio.to_thread(orders.recv)) is not None:
             while min(seen.positions) < max(wanted):
-                await _change(seen)
+                await _wait_for_arrival(seen)
             orders.send(seen.arrivals(wanted, offset))
         for task in tasks:
             task.cancel()
 
 
 async def _report_failure(work: Coroutine[Any, Any, None], orders: Connection) -> None:
-    """Report why a subscriber ended; otherwise the main process would wait for its rows."""
+    """Run a subscriber; if it fails, report the error to the main process, which would otherwise wait."""
     try:
         await work
     except Exception as error:
@@ -142,8 +143,8 @@ async def _report_failure(work: Coroutine[Any, Any, None], orders: Connection) -
         raise
 
 
-async def _change(seen: _Progress) -> None:
-    """Wait until something has arrived, for a second at most."""
+async def _wait_for_arrival(seen: _Progress) -> None:
+    """Wait until another frame has arrived, for a second at most."""
     seen.changed.clear()
     with suppress(TimeoutError):
         await asyncio.wait_for(seen.changed.wait(), 1.0)
@@ -151,12 +152,12 @@ async def _change(seen: _Progress) -> None:
 
 
 def run_subscribers(*arguments: Any) -> None:
-    """Run subscribers that execute orders: up, open, opened, then offsets."""
-    run(_watch(*arguments))
+    """Run the subscribers of one process, which execute the orders of the main process."""
+    run(_serve_subscribers(*arguments))
 
 
 class Subscribers:
-    """Subscribers in one process, distributed over brokers."""
+    """The subscribers of one separate process, which are distributed over brokers."""
 
     def __init__(
         self,
@@ -175,28 +176,29 @@ class Subscribers:
         theirs.close()
 
     def wait_until_running(self) -> None:
-        """Wait until the process runs."""
-        self._answer()
+        """Wait until the process of the subscribers runs."""
+        self._read_answer()
 
     def open(self) -> None:
-        """Let the process open its streams; `wait_until_open` waits for them."""
+        """Order the process to open its streams; `wait_until_open` waits for them."""
         self._orders.send(None)
 
     def wait_until_open(self) -> None:
         """Wait until the brokers have answered every stream."""
-        self._answer()
+        self._read_answer()
 
     def ask(self, offsets: Sequence[int]) -> None:
-        """Ask when all subscribers have everything below these offsets; `arrivals` waits for the answer."""
+        """Ask when all subscribers have received everything below these offsets; `arrivals` returns the answer."""
         self._orders.send(offsets)
 
     def arrivals(self) -> Arrivals:
         """Wait for the answer to `ask`, and return it."""
-        found = self._answer()
+        found = self._read_answer()
         assert isinstance(found, Arrivals)
         return found
 
-    def _answer(self) -> object:
+    def _read_answer(self) -> object:
+        """Return the next answer of the process. Raises TimeoutError, or AssertionError if a subscriber has ended."""
         if not self._orders.poll(PATIENCE_S):
             raise TimeoutError(f"subscribers did not get there within {PATIENCE_S:g} s")
         found = self._orders.recv()
@@ -205,7 +207,7 @@ class Subscribers:
         return found
 
     def close(self) -> None:
-        """End the subscribers."""
+        """End the process of the subscribers."""
         with suppress(OSError):
             self._orders.send(None)
         self._process.join(30)
@@ -224,7 +226,7 @@ def subscribers(
     on_one: int = 1,
     watch: Callable[..., None] = run_subscribers,
 ) -> Iterator[Callable[..., Arrivals]]:
-    """Open subscribers, `on_one` per connection; yield a function that waits until all have everything below offsets.
+    """Run subscribers within the block; yield a function that waits until all have everything below given offsets.
 
     Each process runs `watch`: gRPC's client, or that of `bench.light`.
     """
@@ -234,7 +236,8 @@ def subscribers(
         for n, each in enumerate(share)
     ]
 
-    def reach(*offsets: int) -> Arrivals:
+    def wait_for_offsets(*offsets: int) -> Arrivals:
+        """Wait until all subscribers have received everything below these offsets."""
         for each in many:
             each.ask(offsets)
         found = [each.arrivals() for each in many]
@@ -254,7 +257,7 @@ def subscribers(
             each.open()
         for each in many:
             each.wait_until_open()
-        yield reach
+        yield wait_for_offsets
     finally:
         for each in many:
             each.close()
@@ -264,7 +267,7 @@ def subscribers(
 
 
 class _End(asyncio.Protocol):
-    """One end of a line: bytes that it receives leave the other end after the delay, in order."""
+    """One end of a connection; it forwards received bytes to the other end after the delay, in order."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -281,6 +284,7 @@ class _End(asyncio.Protocol):
         asyncio.get_running_loop().call_later(self._delay_s, self._pass_on)
 
     def _pass_on(self) -> None:
+        """Forward the oldest waiting bytes, or try again soon if the other end is not connected."""
         data = self._waiting.popleft()
         if self.other is None:  # the far end is not connected yet
             self._waiting.appendleft(data)
@@ -294,7 +298,7 @@ class _End(asyncio.Protocol):
 
 
 async def _serve_lines(target: str, delay_s: float, orders: Connection) -> None:
-    """Serve the near end of the line, and connect each connection to the broker."""
+    """Accept connections, and forward each to the broker with a delay."""
     loop = asyncio.get_running_loop()
     host, _, port = target.rpartition(":")
     tasks: set[asyncio.Task[None]] = set()

@@ -32,7 +32,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Duration and processor time of a command."""
+    """Wall time of a command, and CPU time of the command and of the server."""
 
     wall_s: float
     command_cpu_s: float
@@ -47,7 +47,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """Return the seconds that the server has used so far; an ended backend counts as the postmaster's child."""
-        used = sum(_fields(self._postmaster)[2:4])
+        used = sum(_process_ticks(self._postmaster)[2:4])
         for pid, parent, own, system, *_ in _processes():
             if parent == self._postmaster or pid == self._postmaster:
                 used += own + system
@@ -55,25 +55,25 @@ class Server:
 
 
 def _processes() -> list[list[int]]:
-    """Return process id, parent and ticks of every process."""
+    """Return a list for every process: its id, its parent, and its CPU ticks."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                found.append([int(entry.name), parent, *_fields(int(entry.name))])
+                found.append([int(entry.name), parent, *_process_ticks(int(entry.name))])
             except OSError:  # the process has just ended
                 continue
     return found
 
 
-def _fields(pid: int) -> list[int]:
-    """Return the ticks of a process: user and system, of itself and of its ended children."""
+def _process_ticks(pid: int) -> list[int]:
+    """Return the CPU ticks of a process: user, system, and both of its ended children."""
     return [int(f) for f in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]]
 
 
 def measure_cost(server: Server, work: Callable[[], None]) -> Cost:
-    """Run a command to its end."""
+    """Run work that starts a command; return its cost."""
     children, before, started = resource.getrusage(resource.RUSAGE_CHILDREN), server.cpu_s(), time.monotonic()
     work()
     wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -96,7 +96,7 @@ def make_tables(postgres: EmbeddedPostgres, count: int) -> list[str]:
 
 
 def mark(postgres: EmbeddedPostgres, venus: VenusProcesses, n: int) -> float:
-    """Change one row; return the seconds until the target has it."""
+    """Update one row; return the seconds until the target has the change."""
     with closing(postgres.connect("source")) as source, closing(postgres.connect("target")) as target:
         started = time.monotonic()
         source.cursor().execute("UPDATE mark SET n = %s", (n,))

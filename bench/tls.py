@@ -38,13 +38,13 @@ class SecuredVenus(VenusSystem):
 
 
 def ratio(plain: list[float], secured: list[float]) -> str:
-    """Return the median of the pairs' ratios, and their range."""
+    """Return the median of the ratios secured/plain, pair by pair, and their range, as text."""
     each = [mine / other for mine, other in zip(secured, plain, strict=True)]
     return f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})"
 
 
 def run(systems: tuple[VenusSystem, VenusSystem], rows: int, *, rounds: int, warm_up: int) -> None:
-    """Measure one size and print its line."""
+    """Measure batches of one size with and without TLS, and print the line."""
     batches = max(10, TOTAL.get(rows, 200_000) // rows)
     pairs = [SenderAndReceiver(system) for system in systems]
     found: list[list[Figures]] = [[], []]

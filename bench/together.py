@@ -58,7 +58,7 @@ def rss_bytes(pid: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class FormFigures:
-    """Measurements of one form of VENUS (one process or several), a value for each round."""
+    """Measurements of VENUS in one form (one process, or several), a value for each round."""
 
     runs: list[MeasuredRun] = field(default_factory=list)
     #: Usage of the application alone, with a table that is not captured.
@@ -87,12 +87,12 @@ class FormFigures:
 
 
 def _share(run: MeasuredRun, part: str) -> float:
-    """Return the share of a core that a part used in a run."""
+    """Return the share of a CPU core that a part used in a run."""
     return run.used.get(part, Usage(cpu_s=0, switches=0)).cpu_s / run.seconds
 
 
 class Together(TrickleBench):
-    """The two databases, and VENUS between them in either form."""
+    """The two databases, with VENUS between them as one process or as several."""
 
     form = ""
 

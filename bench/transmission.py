@@ -33,7 +33,7 @@ def systems() -> list[System]:
 
 
 def run(system: System, sizes: list[int], *, rounds: int, warm_up: int) -> None:
-    """Measure one system and print its lines."""
+    """Measure one system with batches of all sizes, and print its lines."""
     if reason := system.missing():
         print(f"{system.name:44} left out: {reason}", flush=True)
         return

@@ -46,7 +46,7 @@ TRIGGERS = "triggers (application's backend, beside an uncaptured table)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """Results of one run: milliseconds by transaction, and resources by part."""
+    """Result of one run: milliseconds of each transaction, and CPU usage by part."""
 
     rate: float
     latencies: list[float]
@@ -62,7 +62,7 @@ class MeasuredRun:
 
 @dataclass(slots=True)
 class SteadyApplication:
-    """Sessions that insert one row a transaction, at a rate."""
+    """Application that inserts rows at a fixed rate, one per transaction, over several sessions."""
 
     postgres: EmbeddedPostgres
     rate: int
@@ -71,27 +71,27 @@ class SteadyApplication:
     _sessions: list[Any] = field(default_factory=list)
 
     def open(self) -> None:
-        """Connect."""
+        """Open the sessions."""
         for _ in range(-(-self.rate // SESSION_TX_PER_S)):
             self._sessions.append(self.postgres.connect(self.database))
 
     @property
     def pids(self) -> list[int]:
-        """The sessions' backends."""
+        """The process ids of the sessions' backends."""
         return [int(session.info.backend_pid) for session in self._sessions]
 
     def take(self, count: int) -> range:
-        """Return the next `count` keys, and count them as used."""
+        """Reserve the next `count` keys and return them."""
         keys = range(self._next, self._next + count)
         self._next += count
         return keys
 
     def commit(self, table: str, seconds: float) -> range:
-        """Commit for a time; return the keys of the inserted rows."""
+        """Insert rows at the rate for a time; return their keys."""
         keys = self.take(int(seconds * self.rate))
         start = time.monotonic()
         threads = [
-            threading.Thread(target=self._run, args=(session, table, keys, start, n))
+            threading.Thread(target=self._insert_over_session, args=(session, table, keys, start, n))
             for n, session in enumerate(self._sessions)
         ]
         for thread in threads:
@@ -100,7 +100,8 @@ class SteadyApplication:
             thread.join()
         return keys
 
-    def _run(self, session: Any, table: str, keys: range, start: float, first: int) -> None:
+    def _insert_over_session(self, session: Any, table: str, keys: range, start: float, first: int) -> None:
+        """Insert every n-th of the keys over one session, each at its due time."""
         with session.cursor() as cursor:
             for n in range(first, len(keys), len(self._sessions)):
                 time.sleep(max(0.0, start + n / self.rate - time.monotonic()))
@@ -113,7 +114,7 @@ class SteadyApplication:
 
 
 class TrickleBench:
-    """The two databases, VENUS and its peer between them."""
+    """Source and target database, with VENUS and logical replication between them."""
 
     def __init__(self, home: Path, rate: int, *, stages: bool = False) -> None:
         self.postgres = EmbeddedPostgres(home, "wal_level = logical")
@@ -124,7 +125,7 @@ class TrickleBench:
         self.application = SteadyApplication(self.postgres, rate)
 
     def start(self, tables: int) -> None:
-        """Install, load the empty tables, start all processes; `tables` more tables are captured and never written."""
+        """Install VENUS, load empty tables, start all processes; `tables`: number of further captured tables, idle."""
         for table in (VENUS, PEER, PLAIN):
             self.source.execute(f"CREATE TABLE {table} (id integer PRIMARY KEY, v text)")
         for n in range(tables):
@@ -218,7 +219,7 @@ class TrickleBench:
         return self._latencies(VENUS, keys)[0]
 
     def across_ms(self, tables: int) -> float:
-        """Change a row of each other table in one transaction; return the milliseconds until the target has all."""
+        """Insert a row into each captured table in one transaction; return the milliseconds until all have arrived."""
         (key,) = keys = self.application.take(1)
         self.source.execute("BEGIN")
         self.source.execute("".join(f"INSERT INTO idle_{n} VALUES ({key}, 'all');" for n in range(tables)))
@@ -305,6 +306,7 @@ def costs_by_part(found: dict[str, list[MeasuredRun]]) -> dict[str, tuple[float,
 
 
 def _median(runs: list[MeasuredRun], part: str) -> tuple[float, float, float]:
+    """Return the median usage of a part over the runs: CPU ms and switches per transaction, share of a core."""
     each = []
     for run in runs:
         transactions = run.rate * run.seconds

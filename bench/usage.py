@@ -22,7 +22,7 @@ class Usage:
 
     @classmethod
     def of(cls, pids: Iterable[int]) -> Self:
-        """Read the usage of a part's processes; an ended process counts as 0."""
+        """Return the total usage of these processes so far; an ended process counts as 0."""
         cpu_s, switches = 0.0, 0
         for pid in pids:
             try:
@@ -35,7 +35,7 @@ class Usage:
         return cls(cpu_s=cpu_s, switches=switches)
 
     def since(self, before: Self) -> Usage:
-        """Return the usage between the two readings."""
+        """Return how much was used since an earlier reading."""
         return Usage(cpu_s=self.cpu_s - before.cpu_s, switches=self.switches - before.switches)
 
 

@@ -100,6 +100,7 @@ class Brokers:
         return max(self._peaks.values())
 
     def _note_peak(self, name: str) -> None:
+        """Record the peak memory of a broker's process."""
         broker = self._cluster.brokers[name]
         if broker.is_alive:
             self._peaks[name] = max(self._peaks.get(name, 0), peak_rss_bytes(broker.process.pid))
@@ -122,7 +123,7 @@ def run_brokers(*, broker: Mapping[str, Any] | None = None, **cluster: Any) -> I
 
 
 class Writer:
-    """Writer that commits at the leader, as an upper adapter does, and records the acknowledged batches."""
+    """Client that commits at the leader, as an upper adapter does, and remembers what was acknowledged."""
 
     def __init__(self, reach: str) -> None:
         self._reach = reach
@@ -131,7 +132,7 @@ class Writer:
         self._producer: Producer | None = None
 
     def commit(self, rows: int = 1) -> float:
-        """Commit one batch, however long that takes; return when it was answered. Raises VenusError if this fails."""
+        """Commit one batch; return the time of the answer. Raises VenusError if the commit fails."""
         producer = self._connect()
         try:
             half = make_half(self.committed + 1, self._rows + 1, rows)
@@ -157,21 +158,21 @@ class Writer:
                 time.sleep(0.01)
 
     def stream(self, batches: int, rows: int) -> None:
-        """Commit many batches with a window in flight; after the loss of a leader, the rest goes to the next one."""
+        """Commit many batches with several in flight; if the leader is lost, continue at the next one."""
         last, end = self.committed + batches, time.monotonic() + WAIT_S
         while self.committed < last:
             try:
                 producer = self._connect()  # connecting finds out what is committed
                 if self.committed < last:
-                    self._stream(producer, last - self.committed, rows)
+                    self._send_all(producer, last - self.committed, rows)
             except VenusError:
                 self.close()
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.01)
 
-    def _stream(self, producer: Producer, batches: int, rows: int) -> None:
-        """Send the batches, commit those that are durable meanwhile, and wait for the last."""
+    def _send_all(self, producer: Producer, batches: int, rows: int) -> None:
+        """Send these batches over one connection, and commit each when it is durable."""
         first = self.committed + 1
         halves = [make_half(first + n, self._rows + n * rows + 1, rows) for n in range(batches)]
         decided = first - 1
@@ -191,15 +192,15 @@ class Writer:
         if self._producer is None:
             producer = Producer(self._reach, BUSINESS, "bench", window_bytes_max=WINDOW_BYTES)
             try:
-                self._enter(producer)
+                self._open_producer(producer)
             except BaseException:
                 producer.close()
                 raise
             self._producer = producer
         return self._producer
 
-    def _enter(self, producer: Producer) -> None:
-        """Open the stream, and decide the undecided halves. Raises RuntimeError if acknowledged batches are lost."""
+    def _open_producer(self, producer: Producer) -> None:
+        """Open the stream, and commit undecided half messages. Raises RuntimeError if acknowledged batches are lost."""
         ack = producer.connect(0, self.committed, owner="bench", take_over=True)
         if ack.last_batch < self.committed:
             raise RuntimeError(f"batch {self.committed} was acknowledged, {ack.last_batch} is the last one")

@@ -12,7 +12,7 @@ from bench.venus_transmission import VenusReceiver, VenusSender
 
 
 class VenusReplicated:
-    """Three brokers; a round is done when the leader's full data has everything too."""
+    """VENUS with three brokers. A round ends when the leader has all rows in its full data too."""
 
     name = "VENUS, 3 replicas"
     rows_max = 500_000
@@ -47,11 +47,11 @@ class VenusReplicated:
         self._stack.close()
 
     def sender(self) -> partial[VenusSender]:
-        """Return a producer."""
+        """Return a factory of the producer."""
         return partial(VenusSender, self.brokers.reach, one_at_a_time=False)
 
     def receiver(self) -> partial[VenusReceiver]:
-        """Return a consumer."""
+        """Return a factory of the consumer."""
         return partial(VenusReceiver, self.brokers.reach)
 
     def pids(self) -> list[int]:
@@ -59,7 +59,7 @@ class VenusReplicated:
         return self.brokers.pids()
 
     def finish(self, wanted: Round) -> None:
-        """Wait for the leader's full data."""
+        """Wait until the leader has all rows of the round in its full data."""
         while True:
             status = self.brokers.status(self._leader)
             if status is not None and status.materialised_offset >= status.next_offset:

@@ -85,7 +85,7 @@ class VenusSender:
             self._sequence += wanted.rows
 
     def send(self, wanted: Round) -> None:
-        """Send half messages, and continually commit those that are on the broker's disk."""
+        """Send half messages, and commit each when it is on the broker's disk."""
         producer, halves = self._producer, self._halves
         first, last = halves[0].batch_no, halves[-1].batch_no
         decided = first - 1
@@ -121,7 +121,7 @@ class VenusReceiver:
         self._subscriber.open(self._offset, 0)
 
     def receive(self, wanted: Round) -> None:
-        """Take and acknowledge increments."""
+        """Receive and acknowledge increments until all rows of the round have arrived."""
         end = self._offset + wanted.rows * wanted.batches
         while self._offset < end:
             for increment in self._subscriber.increments(60.0):
@@ -194,17 +194,17 @@ class VenusSystem:
         shutil.rmtree(self._folder)
 
     def sender(self) -> Callable[[], Sender]:
-        """Return a producer."""
+        """Return a factory of the producer."""
         return partial(
             VenusSender, self.address, one_at_a_time=self._one_at_a_time, awaits_commits=self._awaits_commits
         )
 
     def receiver(self) -> Callable[[], Receiver]:
-        """Return a consumer."""
+        """Return a factory of the consumer."""
         return partial(VenusReceiver, self.address)
 
     def finish(self, wanted: Round) -> None:
-        """Wait for the full data."""
+        """Wait until the broker has all rows of the round in its full data."""
         assert self._admin is not None
         while True:
             status = self._admin.status(BUSINESS).businesses[0]

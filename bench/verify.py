@@ -34,7 +34,7 @@ GOAL_MOVED = 0.02
 
 
 class VerifyBench:
-    """A pipeline with a table of `rows` rows, in which differences are planted."""
+    """A pipeline with a table of `rows` rows, in which the benchmark plants differences."""
 
     def __init__(self, home: Path, rows: int) -> None:
         self.rows = rows
@@ -65,7 +65,7 @@ class VerifyBench:
         return [n * step + 7 for n in range(PLANTED)]
 
     def plant(self) -> None:
-        """Change rows of the target, and of the source without firing its triggers."""
+        """Create differences: change rows of the target, and rows of the source without firing its triggers."""
         keys = self.select_planted_keys()
         self.source.execute("SET session_replication_role = replica")
         for n, key in enumerate(keys):
@@ -85,7 +85,7 @@ class VerifyBench:
         self.source.execute("SET session_replication_role = origin")
 
     def verify(self, **options: Any) -> VerifyResult:
-        """Compare the table."""
+        """Compare the table at source and target."""
         self.venus.check()
         chosen: dict[str, Any] = {"target": "main", "tables": ("narrow",), "wait_s": 60.0, **options}
         return run_verify(self.settings, VerifyOptions(**chosen))
@@ -104,7 +104,7 @@ class VerifyBench:
 
 
 class ChangeWriter:
-    """An application that changes, inserts and deletes rows at a steady rate."""
+    """Application that changes, inserts and deletes rows at a steady rate, in a thread."""
 
     def __init__(self, verified: VerifyBench, changes_per_s: int) -> None:
         self._verified = verified
@@ -116,6 +116,7 @@ class ChangeWriter:
         self._thread.start()
 
     def _write(self) -> None:
+        """Commit transactions at the steady rate until the application is stopped."""
         draw, reserved = random.Random(1), set(self._verified.select_planted_keys())
         with closing(self._verified.postgres.connect("source")) as connection:
             cursor = connection.cursor()
@@ -142,7 +143,7 @@ class ChangeWriter:
 
 
 def measure(verified: VerifyBench, table: Table, what: str, **options: object) -> VerifyResult:
-    """Compare, and add the figures to the table."""
+    """Run one comparison, and add its figures to the printed table."""
     result = verified.verify(**options)
     share = result.moved_rows / max(1, result.rows)
     (found,) = result.tables
@@ -189,7 +190,7 @@ def main() -> int:
 
 
 def compare_all(verified: VerifyBench, table: Table, chosen: argparse.Namespace, console: Console) -> list[str]:
-    """Compare equal sides, planted differences, and sides under load; return the runs that were not exact."""
+    """Run the chosen comparisons; return the runs whose findings were not exactly the planted differences."""
     parts, failed = chosen.only.split(","), []
     if "equal" in parts:
         for what, options in (

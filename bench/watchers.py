@@ -28,7 +28,7 @@ spawn = multiprocessing.get_context("spawn")
 
 @dataclass(slots=True)
 class WatchedRows:
-    """Increments that one consumer has received. `ends`, `times`: the offset after each increment, and its arrival."""
+    """What one consumer has received. `ends`, `times`: the offset after each increment, and its time of arrival."""
 
     position: int
     row: int
@@ -42,7 +42,7 @@ class WatchedRows:
 
 
 class _Watcher(threading.Thread):
-    """One consumer; it sleeps `sleep_s` per row, and `counts` says whether it gets every row of the business."""
+    """Thread of one consumer, which sleeps `sleep_s` per row. `counts`: whether it checks that no row is missing."""
 
     def __init__(self, name: str, address: str, offset: int, sleep_s: float, *, counts: bool) -> None:
         super().__init__(daemon=True)
@@ -68,11 +68,11 @@ class _Watcher(threading.Thread):
             subscriber.open(self.seen.position, self._epoch)
             while not self.ending.is_set():
                 for increment in subscriber.increments(POLL_S):
-                    self._take(increment)
+                    self._record_increment(increment)
                     subscriber.acknowledge(self.seen.position)
 
-    def _take(self, increment: broker_pb2.Increment) -> None:
-        """Record an increment: its time, and rows that are doubled or missing."""
+    def _record_increment(self, increment: broker_pb2.Increment) -> None:
+        """Record an increment: its time of arrival, and the number of rows that are doubled or missing."""
         seen, now = self.seen, time.monotonic()
         if self._counts:
             for row in numbers(increment.body):
@@ -87,15 +87,15 @@ class _Watcher(threading.Thread):
 
 
 def numbers(body: bytes) -> Iterator[int]:
-    """Yield the row numbers in the keys of a body that `make_half` has made."""
+    """Yield the numbers of the rows in a batch that `make_half` has made, from their keys."""
     for table in change_pb2.BatchBody.FromString(body).tables:
         keys = table.record_ids
         for at in range(0, len(keys), KEY_BYTES):
             yield int(keys[at + 2 : at + KEY_BYTES])
 
 
-def _watch(addresses: Mapping[str, str], offset: int, sleep_s: float, counts: bool, orders: Connection) -> None:
-    """Run the consumers of one process, and answer requests for their positions or their results."""
+def _run_watchers(addresses: Mapping[str, str], offset: int, sleep_s: float, counts: bool, orders: Connection) -> None:
+    """Run the consumers of one process; answer requests for their positions or their results."""
     watchers = {name: _Watcher(name, address, offset, sleep_s, counts=counts) for name, address in addresses.items()}
     for watcher in watchers.values():
         watcher.start()
@@ -112,36 +112,37 @@ def _watch(addresses: Mapping[str, str], offset: int, sleep_s: float, counts: bo
 
 
 class Watchers:
-    """One consumer at each of some brokers."""
+    """Consumers in a separate process, one at each of some brokers."""
 
     def __init__(self, addresses: Mapping[str, str], offset: int, sleep_s: float, *, counts: bool) -> None:
         self._orders, theirs = spawn.Pipe()
         arguments = (dict(addresses), offset, sleep_s, counts, theirs)
-        self._process = spawn.Process(target=_watch, args=arguments, daemon=True)
+        self._process = spawn.Process(target=_run_watchers, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
-        self._answer()
+        self._read_answer()
 
     def wait(self, offset: int, timeout_s: float) -> None:
-        """Wait until all of them have everything below an offset. Raises TimeoutError, RuntimeError."""
+        """Wait until all consumers have received everything below an offset. Raises TimeoutError, RuntimeError."""
         end = time.monotonic() + timeout_s
         while True:
             self._orders.send("positions")
-            found: Mapping[str, tuple[int, str]] = self._answer()  # type: ignore[assignment]
+            found: Mapping[str, tuple[int, str]] = self._read_answer()  # type: ignore[assignment]
             if trouble := next((f"{name}: {why}" for name, (_, why) in found.items() if why), ""):
                 raise RuntimeError(f"consumer at {trouble}")
             if min(position for position, _ in found.values()) >= offset:
                 return
             if time.monotonic() > end:
-                raise TimeoutError(f"after {timeout_s:g} s not everybody has offset {offset:,}: {found}")
+                raise TimeoutError(f"after {timeout_s:g} s not every consumer has offset {offset:,}: {found}")
             time.sleep(0.05)
 
     def results(self) -> dict[str, WatchedRows]:
-        """Return the rows that the consumers have received so far."""
+        """Return what each consumer has received so far, by name."""
         self._orders.send("seen")
-        return self._answer()  # type: ignore[return-value]
+        return self._read_answer()  # type: ignore[return-value]
 
-    def _answer(self) -> object:
+    def _read_answer(self) -> object:
+        """Return the next answer of the consumers' process. Raises TimeoutError."""
         if not self._orders.poll(ANSWER_S):
             raise TimeoutError("the consumers' process does not answer")
         return self._orders.recv()
@@ -156,7 +157,7 @@ class Watchers:
 def watch_changes(
     addresses: Mapping[str, str], offset: int, *, sleep_s: float = 0.0, counts: bool = True
 ) -> Iterator[Watchers]:
-    """Start a consumer at each of these brokers, from an offset on."""
+    """Run a consumer at each of these brokers within the block, all from the same offset on."""
     watchers = Watchers(addresses, offset, sleep_s, counts=counts)
     try:
         yield watchers

@@ -67,6 +67,7 @@ def newest_revision(side: Side) -> str:
 
 
 def _execute(engine: sa.Engine | sa.Connection, side: Side, schema: str | None, direction: Direction) -> list[str]:
+    """Run the statements of an upgrade or downgrade in one transaction, and return them."""
     with _connection(engine) as connection:
         _lock_migrations(connection)
         statements = _statements(connection, side, schema, direction)
@@ -96,6 +97,7 @@ def _lock_migrations(connection: sa.Connection) -> None:
 
 
 def _statements(connection: sa.Connection, side: Side, schema: str | None, direction: Direction) -> list[str]:
+    """Return the statements that bring the tables of `side` to the newest revision, or remove them."""
     revisions = _revisions(connection, schema)
     own = [revision for revision in revisions if _is_of_side(revision, side)]
     _check_known(own, side)
@@ -112,7 +114,7 @@ def _statements(connection: sa.Connection, side: Side, schema: str | None, direc
 
 
 def _check_known(own: list[str], side: Side) -> None:
-    """Refuse tables that a newer version has created or changed, because this version does not know their meaning."""
+    """Raise Refused for tables of a newer version, because this version does not know their meaning."""
     newest = newest_revision(side)
     if any(revision > newest for revision in own):
         raise Refused(
@@ -122,6 +124,7 @@ def _check_known(own: list[str], side: Side) -> None:
 
 
 def _render(connection: sa.Connection, schema: str | None, span: str, direction: Direction) -> list[str]:
+    """Return the statements of alembic's script for a span of revisions."""
     command, Config = _alembic()  # noqa: N806
     output = _Statements()
     with _one_at_a_time, as_file(files("venus.migrations")) as folder:
@@ -133,9 +136,10 @@ def _render(connection: sa.Connection, schema: str | None, span: str, direction:
 
 
 def _alembic() -> tuple[Any, Any]:
-    """Import alembic late: it takes as long as all other imports of `venus status`, and few commands need it.
+    """Return alembic's commands and its Config; import them late, because few commands need them.
 
-    Most of that time is the import of a code highlighter, for errors in templates that only create revisions.
+    The import takes as long as all other imports of `venus status`. Most of that time is the import of a code
+    highlighter, for errors in templates that only create revisions.
     """
     hidden = "mako.ext.pygmentplugin"
     spared = hidden not in sys.modules
@@ -165,6 +169,7 @@ class _Statements(io.StringIO):
 
 
 def _revisions(connection: sa.Connection, schema: str | None) -> list[str]:
+    """Return the revisions in VENUS's version table; none if that table does not exist."""
     if not sa.inspect(connection).has_table(VERSION_TABLE, schema=schema):
         return []
     versions = sa.table(VERSION_TABLE, sa.column("version_num"), schema=schema)
@@ -177,6 +182,7 @@ def _is_of_side(revision: str, side: Side) -> bool:
 
 
 def _schema_statements(connection: sa.Connection, schema: str | None) -> list[str]:
+    """Return the statements that create VENUS's schema if it is missing."""
     if schema is None or sa.inspect(connection).has_schema(schema):
         return []
     name = connection.dialect.identifier_preparer.quote(schema)
@@ -184,6 +190,7 @@ def _schema_statements(connection: sa.Connection, schema: str | None) -> list[st
 
 
 def _drop_statements(connection: sa.Connection, schema: str | None) -> list[str]:
+    """Return the statements that drop the version table, and the schema if VENUS has created it."""
     quote = connection.dialect.identifier_preparer.quote
     if schema is None:
         return [f"DROP TABLE {quote(VERSION_TABLE)}"]

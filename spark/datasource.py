@@ -16,7 +16,7 @@ from venus.spark.streaming import STREAM_FIELDS
 
 
 class VenusSource(DataSource):
-    """One table of one business of one broker."""
+    """Spark data source for one table of one business (topic) of a broker."""
 
     @classmethod
     def name(cls) -> str:
@@ -24,6 +24,7 @@ class VenusSource(DataSource):
         return "venus"
 
     def _read_options(self) -> DataSourceOptions:
+        """Return the checked options of the job."""
         with raise_in_spark():
             return DataSourceOptions.of(self.options)
 
@@ -37,14 +38,14 @@ class VenusSource(DataSource):
             return spark_schema(table, options, own_fields(table), 0)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read the full data."""
+        """Return the reader of the full data, for `spark.read`."""
         options = self._read_options()
         if options.starting:
             raise ConfigError("option starting is for spark.readStream")
         return FullDataReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Read changes."""
+        """Return the reader of changes, for `spark.readStream`."""
         from venus.spark.streaming import ChangesReader
 
         options = self._read_options()

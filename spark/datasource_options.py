@@ -35,7 +35,7 @@ STARTING_MISSING = 'say .option("starting", "latest"), "earliest", "full" or an 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSourceOptions:
-    """Options of a job. Empty means not given."""
+    """Options of `format("venus")` in one job. Empty means not given."""
 
     #: The address of the broker, HOST:PORT; the addresses of a cluster, separated by commas.
     address: str = "127.0.0.1:7400"
@@ -110,6 +110,7 @@ class DataSourceOptions:
         return replace(made, address=from_options({f.name: getattr(made, f.name) for f in fields(made)}))
 
     def _check(self) -> None:
+        """Raise ConfigError for an option with an impossible value."""
         if self.directory and not all(map(is_address, self.directory.split(","))):
             raise ConfigError(
                 f"option directory: {self.directory!r} should be HOST:PORT, or several with commas between"
@@ -125,6 +126,7 @@ class DataSourceOptions:
 
 
 def _convert(name: str, text: str, default: object) -> object:
+    """Convert the text of an option to the type of its default. Raises ConfigError."""
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"option {name}: {text!r} should be true or false")
@@ -200,7 +202,7 @@ def table_of_snapshot(snapshot: broker_pb2.Snapshot, table_id: int) -> BrokerTab
 def spark_schema(
     schema: TableSchema, options: DataSourceOptions, own: tuple[pa.Field, ...], default_own: int
 ) -> StructType:
-    """Return the columns of a table with VENUS's own: the first `default_own` of `own`, and others that are named."""
+    """Return VENUS's own columns (the first `default_own` of `own`, and others that are named), then the table's."""
     named = [f for f in own if f.name in options.columns]
     names = [c for c in options.columns if c not in {f.name for f in own}]
     shape = ArrowShape.of(schema, names, frozenset(options.text_columns))
@@ -270,11 +272,12 @@ class PlannedColumns:
         return self._arrange(own | values)
 
     def marker(self, own: dict[str, pa.Array]) -> pa.RecordBatch:
-        """Return a row that concerns the whole table."""
+        """Return a marker, which concerns the whole table, as one row: the table's columns are NULL."""
         nothing = {c.name: pa.nulls(1, t) for c, t in zip(self.shape.columns, self.shape.types, strict=True)}
         return self._arrange(own | nothing)
 
     def _arrange(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        """Return a batch with the columns in Spark's order. Raises ConfigError for NULL in a NOT NULL column."""
         for field in self.schema:
             if not field.nullable and columns[field.name].null_count:
                 raise ConfigError(

@@ -68,11 +68,12 @@ class FullDataReader(DataSourceReader):
         self._planned = planned
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Open the snapshot; called once for a DataFrame."""
+        """Open the snapshot, and return a partition for each key range; called once for a DataFrame."""
         with raise_in_spark():
             return self._partitions()
 
     def _partitions(self) -> list[SplitPartition]:
+        """Open the snapshot, and return its key ranges that can have rows within the bounds."""
         from venus.spark.datasource_options import find_table
 
         options = self._options
@@ -193,7 +194,7 @@ class KeyBounds:
     def select_within(
         self, record_ids: PackedBytes, rows: PackedBytes, numbers: Numbers, version: TableSchema
     ) -> tuple[PackedBytes, PackedBytes, Numbers]:
-        """Return the rows within the bounds, with their sequences."""
+        """Return record ids, rows and Sequences of the rows whose first key column is within the bounds."""
         mask = np.asarray(self._holds(record_ids, version).to_numpy(zero_copy_only=False), dtype=np.bool_)
         return _filter_packed(record_ids, mask), _filter_packed(rows, mask), numbers[mask]
 
@@ -240,11 +241,13 @@ def _is_above(low: pa.Scalar, high: pa.Scalar) -> bool:
 
 
 def _filter_packed(packed: PackedBytes, mask: npt.NDArray[np.bool_]) -> PackedBytes:
+    """Return the values that the mask selects."""
     data = np.frombuffer(packed.data, dtype=np.uint8)
     return PackedBytes(data[np.repeat(mask, packed.sizes)].tobytes(), packed.sizes[mask])
 
 
 def _scalar(text: str, column: Column, wanted: pa.DataType, place: str) -> pa.Scalar | None:
+    """Parse a bound in the type of its column; None if the text is empty. Raises ConfigError."""
     if column.type.kind not in (Kind.TEXT, Kind.CHAR):  # where a blank belongs to the value
         text = text.strip()
     if not text:

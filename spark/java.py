@@ -69,7 +69,7 @@ def find_java(
 
 
 def _candidates(configured: str, environ: Mapping[str, str], folders: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
-    """Yield the places and homes to try, in order."""
+    """Yield the Java homes to try, in order, each with the setting or folder that names it."""
     if configured:
         yield "spark.java_home", Path(configured).expanduser()
     if home := environ.get("JAVA_HOME"):
@@ -85,7 +85,7 @@ def _candidates(configured: str, environ: Mapping[str, str], folders: tuple[Path
 
 
 def _version(home: Path) -> str:
-    """Return the version of a Java, "" if there is none. Its `release` file avoids starting it."""
+    """Return the version of the Java in a folder, "" if there is none. Reading its `release` file avoids a start."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return ""

@@ -58,7 +58,7 @@ class SparkRunner:
         self._context = context
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
-        """Yield results as they arrive.
+        """Run `function` for every task on the executors, and yield results as they arrive.
 
         Raises the VenusError of a task that failed every time, WorkerLost if its workers died every time.
         """
@@ -85,6 +85,7 @@ class SparkRunner:
         assert len(taken) == len(tasks), "Spark ended a job without all of its results"
 
     def _job(self, group: str, work: list[bytes], arrived: Accumulator[list[tuple[int, bytes]]]) -> None:
+        """Run packed calls as one Spark job with a partition for each; results go to the accumulator."""
         self._context.setJobGroup(group, f"VENUS: {len(work)} tasks", interruptOnCancel=True)
 
         def run_one(numbered: tuple[int, bytes]) -> None:
@@ -145,14 +146,14 @@ def _result_of(job: Future[R]) -> R:
 
 
 class WorkPartition(InputPartition):
-    """One packed call."""
+    """Partition of a data source that stands for one task: its packed call."""
 
     def __init__(self, work: bytes) -> None:
         super().__init__(work)
 
 
 class WorkReader(DataSourceReader):
-    """Runs calls as a reader of a data source."""
+    """Reader of a data source that runs one task for each partition."""
 
     def __init__(self, work: list[bytes]) -> None:
         self._work = work
@@ -163,7 +164,7 @@ class WorkReader(DataSourceReader):
         return [WorkPartition(each) for each in work]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:
-        """Run one call."""
+        """Run the call of a partition, and yield its packed result."""
         yield (run_call(partition.value),)
 
 

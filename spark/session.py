@@ -76,7 +76,7 @@ _LOCAL_CONF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkPlan:
-    """Plan of a session."""
+    """Settings with which a Spark session starts."""
 
     master: str
     conf: dict[str, str]
@@ -85,7 +85,7 @@ class SparkPlan:
 
 
 def plan_session(settings: Settings, *, app: str = "venus") -> SparkPlan:
-    """Plan a classic session; find Java unless another program has started the JVM."""
+    """Return the settings of a session without Spark Connect; find Java unless spark-submit has started the JVM."""
     master = with_retries(settings.spark.master or f"local[{settings.apply.load_workers}]")
     here = master.startswith("local")
     conf = _CONF | (_LOCAL_CONF if here else {}) | {"spark.app.name": app} | settings.spark.conf
@@ -106,7 +106,7 @@ def with_retries(master: str) -> str:
 
 
 def is_submitted() -> bool:
-    """Return whether spark-submit has started this process: master and JVM are its own."""
+    """Return whether spark-submit has started this process, and so has chosen the master and started the JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -193,6 +193,7 @@ def _remote_session(settings: Settings) -> Iterator[SparkSession]:
 
 
 def _new_context(settings: Settings, app: str) -> Iterator[SparkContext]:
+    """Start Spark according to [spark] and yield a context; stop Spark at the end."""
     from pyspark import SparkConf
 
     require_reachable(settings)
@@ -211,6 +212,7 @@ def _new_context(settings: Settings, app: str) -> Iterator[SparkContext]:
 
 
 def _start_context(conf: SparkConf, gateway: Any, master: str) -> SparkContext:
+    """Create a context on the JVM of `gateway`. Raises SparkFailed."""
     from pyspark import SparkContext
 
     began = time.monotonic()

@@ -63,7 +63,7 @@ class SessionLog:
 
     @property
     def older(self) -> Path:
-        """Path of the part before the newest, which need not exist."""
+        """Path of the older part of the log, which need not exist."""
         return _older_path(self.path)
 
     def last_cause(self) -> str:
@@ -81,10 +81,12 @@ class SessionLog:
         return self.last_cause() or (lines[-1][:500] if lines else "")
 
     def _text(self) -> str:
+        """Return both parts of the log, without lines that only say that no JVM was created."""
         parts = (part.read_text(errors="replace") for part in (self.older, self.path) if part.exists())
         return _NO_REASON.sub("", "".join(parts))
 
     def _watch(self) -> None:
+        """Truncate the log whenever it is too long, until the session ends."""
         while not self._ended.wait(self._look_every_s):
             with suppress(OSError):  # a full disk, or the file was removed: the next check tries again
                 self._truncate()

@@ -94,12 +94,14 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- beside the driver -----------------------------------------------------------------------------------------
 
     def _find_table(self) -> BrokerTable:
+        """Return the table that the options name, and check the planned columns at first use."""
         if self._table is None:
             self._table = find_table(self._options)
             PlannedColumns.of(self._planned, self._table.newest, STREAM_FIELDS)
         return self._table
 
     def _plan(self) -> BatchPlanner:
+        """Return the planner of micro-batches, which is created at first use."""
         if self._planner is None:
             options, table_id = self._options, self._find_table().table_id
             self._planner = BatchPlanner(options.address, options.business, options.group, lambda t: t == table_id)
@@ -144,7 +146,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self, start: Offset) -> int:
         """Open the stream at `start` and return its offset, which is later if the first offset was trimmed.
 
-        That is allowed only before anything was read: later trimming loses changes and raises an error.
+        A later start is allowed only before anything was read: after that, trimming loses changes and is an error.
         """
         planner = self._plan()
         if "from" in start or self._options.starting != "earliest" or self._options.group:
@@ -204,6 +206,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"from": first, "offset": mark.end, "epoch": mark.epoch} | encode_rows(mark.identity)
 
     def _cut_of_full_data(self) -> Offset:
+        """Open a snapshot of the full data; return its cut and key ranges as the end of the first micro-batch."""
         options = self._options
         snapshot = open_snapshot(options, self._find_table().table_id)
         self._table = table_of_snapshot(snapshot, self._find_table().table_id)
@@ -249,14 +252,14 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.warning("%s", error)
 
     def stop(self) -> None:
-        """End the query's own stream."""
+        """Close the query's stream from the broker."""
         if self._planner is not None:
             self._planner.close()
 
     # -- in an executor --------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece."""
+        """Yield the rows of a partition as Arrow batches."""
         with raise_in_spark():
             if isinstance(partition, SplitPartition):
                 yield from self._full_rows(partition)
@@ -266,6 +269,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from change_batches(self._options, partition, wanted)
 
     def _full_rows(self, partition: SplitPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a key range of the full data as rows of the stream."""
         wanted = PlannedColumns.of(self._planned, partition.table.newest, STREAM_FIELDS)
         versions = partition.table.schemas()
         for chunk in split_chunks(self._options, partition):
@@ -327,7 +331,7 @@ def increments(options: DataSourceOptions, piece: OffsetPartition) -> Iterator[b
 def change_batches(
     options: DataSourceOptions, piece: OffsetPartition, wanted: PlannedColumns
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of a piece."""
+    """Yield the changes of a piece of the stream as Arrow batches."""
     versions = piece.table.schemas()
     for increment in increments(options, piece):
         batch = decode(increment.body)
@@ -350,6 +354,7 @@ def change_batches(
 
 
 def _version(versions: dict[int, TableSchema], section: TableChanges) -> TableSchema:
+    """Return the table version of a section. Raises ProtocolError if the broker never described it."""
     try:
         return versions[section.schema_version]
     except KeyError:

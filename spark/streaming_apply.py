@@ -45,7 +45,7 @@ class RangePartition(InputPartition):
 
 
 class RangesReader(DataSourceStreamReader):
-    """Finds the ends of whole cuts, within a limit of rows."""
+    """Reader that ends micro-batches at the ends of whole cuts, within a limit of rows."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
@@ -114,27 +114,27 @@ STOP_S = 0.2
 
 
 class RangeApply(Protocol):
-    """Interface of the target that the stream needs."""
+    """The functions of a target that the stream calls."""
 
     def start(self) -> tuple[int, int]:
-        """Return the applied offset and its epoch."""
+        """Prepare the apply; return the target's applied offset and its epoch."""
         ...
 
     def apply_up_to(self, end: int) -> None:
-        """Apply everything below an offset exactly once, however often it is called."""
+        """Apply every change below an offset exactly once, however often this is called."""
         ...
 
     def report_switch(self) -> None:
-        """Report an unfinished switch of the application, or the end of that switch, while no changes arrive."""
+        """Report to the broker that a switch of the application is unfinished or has ended, while no changes arrive."""
         ...
 
 
 def run_stream(spark: SparkSession, settings: Settings, applies: RangeApply, stop: threading.Event) -> None:
-    """Apply until `stop`. Raises the errors of `applies`, and SparkFailed."""
+    """Apply changes to a target by Spark's micro-batches until `stop`. Raises SparkFailed, or errors of `applies`."""
     offset, epoch = applies.start()
     failures: list[VenusError] = []
 
-    def micro_batch(frame: DataFrame, _: int) -> None:
+    def apply_micro_batch(frame: DataFrame, _: int) -> None:
         try:
             for row in frame.collect():
                 applies.apply_up_to(row["end"])
@@ -149,7 +149,7 @@ def run_stream(spark: SparkSession, settings: Settings, applies: RangeApply, sto
             .options(**to_options(broker_address(settings)), business=settings.business.name)
             .options(offset=offset, epoch=epoch, rows_max=settings.spark.batch_rows_max)
             .load()
-            .writeStream.foreachBatch(micro_batch)
+            .writeStream.foreachBatch(apply_micro_batch)
             .option("checkpointLocation", f"file://{checkpoint}")
             .start()
         )

@@ -46,11 +46,11 @@ class BatchLimit:
     nbytes: int = 0
 
     def is_reached(self, rows: int, nbytes: int) -> bool:
-        """Return whether to stop reading ahead."""
+        """Return whether this many rows and bytes fill a micro-batch, so that reading ahead can stop."""
         return bool((self.rows and rows >= self.rows) or (self.nbytes and nbytes >= self.nbytes))
 
     def is_exceeded(self, rows: int, nbytes: int) -> bool:
-        """Return whether this exceeds the limit of a micro-batch."""
+        """Return whether these are more rows or bytes than a micro-batch may have."""
         return bool((self.rows and rows > self.rows) or (self.nbytes and nbytes > self.nbytes))
 
 
@@ -72,7 +72,7 @@ def boundary(marks: deque[IncrementMark], limit: BatchLimit, *, whole_cuts: bool
 
 
 class BatchPlanner:
-    """Planner that reads ahead. A `group` holds back retention, and acknowledges offsets committed by Spark."""
+    """Planner of micro-batches that reads ahead. With a `group`, the broker keeps what Spark has not committed."""
 
     def __init__(self, address: str, business: str, group: str, concerns: Callable[[int], bool]) -> None:
         self._address, self._business, self._group = address, business, group
@@ -89,7 +89,7 @@ class BatchPlanner:
     def begin(self, offset: int, epoch: int, identity: RowsIdentity | None = None) -> None:
         """Move to an offset; reopen the stream if necessary. Raises OffsetTrimmed, OffsetDiverged, OtherRows.
 
-        `identity`: that of the rows read up to this offset; None if unknown.
+        `identity`: the identity of the rows read up to this offset; None if unknown.
         """
         while self._marks and self._start < offset and self._marks[0].end <= offset:
             mark = self._marks.popleft()
@@ -155,6 +155,7 @@ class BatchPlanner:
         return has_step and (limit.is_reached(self._rows, self._nbytes) or len(self._marks) >= MARKS_MAX)
 
     def _count(self, mark: IncrementMark, sign: int = 1) -> None:
+        """Add the figures of a mark to the totals; `sign` = -1 subtracts them."""
         self._rows += sign * mark.rows
         self._nbytes += sign * mark.nbytes
         self._cut_ends += sign * mark.cut_end
@@ -184,7 +185,7 @@ class BatchPlanner:
         self._count(mark)
 
     def rows_between(self, end: int) -> int:
-        """Return how many rows concern the stream between the beginning and `end`."""
+        """Return how many rows concern the stream between the planner's position and `end`."""
         return sum(m.rows for m in self._marks if m.end <= end)
 
     def acknowledge(self, offset: int) -> None:

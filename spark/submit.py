@@ -139,6 +139,7 @@ def _checkout() -> Path | None:
 
 
 def _run_command(*command: str) -> None:
+    """Run a command. Raises VenusError, with the last line of its output, if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]

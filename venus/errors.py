@@ -44,7 +44,7 @@ class NotInstalled(Refused):
 
 
 class Denied(Refused):
-    """The caller has no role for this."""
+    """The caller has no role that permits this call."""
 
 
 class Unproven(Denied):
@@ -105,7 +105,7 @@ class Held(Refused):
 
 
 class DirectionChanged(Refused):
-    """Another database has become the source: a process opens both again."""
+    """A cut-over has made another database the source: the process must open source and target again."""
 
 
 class Diverged(VenusError):

@@ -220,7 +220,7 @@ class TableSchema:
 
 
 class ChangeKind(IntEnum):
-    """The kind of a section of a batch."""
+    """Kind of a section of a batch: row changes, or a marker such as a truncation."""
 
     CHANGES = 0
     TRUNCATE = 1
@@ -230,7 +230,7 @@ class ChangeKind(IntEnum):
 
 
 class Verdict(IntEnum):
-    """A verdict on a half message: of its producer, also in answer to a review, or of an operator."""
+    """Decision on a half message, by its producer (also as the answer to a review) or by an operator."""
 
     UNKNOWN = 0
     COMMIT = 1

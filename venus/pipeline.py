@@ -129,7 +129,7 @@ class Pipeline:
         from venus.cli.install import check_both_ends
 
         with self._redact_errors():
-            return check_both_ends(self._invoke().directed_settings)
+            return check_both_ends(self._build_invocation().directed_settings)
 
     def install(self) -> InstallReport:
         """Create the triggers that are missing at the source.
@@ -139,7 +139,7 @@ class Pipeline:
         from venus.cli.install import check_patterns, find_refused_tables, install_chosen_tables, open_configured_source
 
         with self._redact_errors():
-            settings = self._invoke().directed_settings
+            settings = self._build_invocation().directed_settings
             with open_configured_source(settings) as source:
                 check_patterns(settings, source)
                 return install_chosen_tables(source, settings, find_refused_tables(source, settings))
@@ -206,7 +206,7 @@ class Pipeline:
     @property
     def address(self) -> str:
         """HOST:PORT of the broker, for `venus.client.connect` in other processes."""
-        return self._invoke().settings.broker.reach
+        return self._build_invocation().settings.broker.reach
 
     def connect(self) -> Broker:
         """Return a client of the broker, for snapshots and changes. Raises Refused if the own broker does not run."""
@@ -215,7 +215,7 @@ class Pipeline:
         with self._lock:
             if self._own_broker and self._broker is None:
                 raise Refused("the broker of this pipeline does not run", hint="connect inside `with pipeline:`")
-            settings = self._invoke().settings
+            settings = self._build_invocation().settings
         return Broker(broker_address(settings), settings.business.name)
 
     # -- the broker and the loops ----------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Pipeline:
     ) -> None:
         self._entered.pop().__exit__(kind, error, trace)
 
-    def _invoke(self) -> Invocation:
+    def _build_invocation(self) -> Invocation:
         """Return the options of a command: the configuration, with the real port of the own broker."""
         found, settings = Invocation(redactor=self._redact), self._settings
         with self._lock:
@@ -253,7 +253,7 @@ class Pipeline:
                 self._broker = start_in_thread(self._settings, on_fatal=self._on_fatal, in_process=True)
             self._users += 1
         try:
-            yield self._invoke()
+            yield self._build_invocation()
         finally:
             with self._lock:
                 self._users -= 1
@@ -270,6 +270,7 @@ class Pipeline:
 
     @contextmanager
     def _run_loops(self) -> Iterator[_Run]:
+        """Run capture and apply in the background during the block, and raise the error that ended them."""
         with self._redact_errors(), self._serve() as invocation:
             run = _Run(invocation, self._emit)
             with self._lock:
@@ -286,10 +287,12 @@ class Pipeline:
             run.raise_error()
 
     def _emit(self, loop: str, event: str, text: str) -> None:
+        """Report an event to the caller, without passwords."""
         self._on_event(PipelineEvent(loop=loop, event=event, text=self._redact(text)))
 
     @contextmanager
     def _redact_errors(self) -> Iterator[None]:
+        """Remove passwords from VENUS errors that the block raises."""
         try:
             yield
         except VenusError as error:
@@ -343,10 +346,12 @@ class _Run:
         self._ended = time.monotonic()
 
     def request_stop(self) -> None:
+        """Ask all loops to end; return at once."""
         self._is_stopping.set()
         self._stop.set()
 
     def end_with(self, error: VenusError) -> None:
+        """End the run with this error, unless it has one already."""
         self._error = self._error or error
         self.request_stop()
         self.is_over.set()
@@ -368,9 +373,10 @@ class _Run:
         )
 
     def _main(self) -> None:
+        """Run the loops until they end; after a change of direction, run them again. This is the thread of the run."""
         try:
             while self._run_one_direction():
-                self._turn_around()
+                self._forget_direction()
         except BaseException as error:  # the caller gets it
             self._error = self._error or error
         finally:
@@ -396,13 +402,15 @@ class _Run:
         ThreadSupervisor(self._loops, stop, self._on_event, _explain).run()
         return has_turned(self._loops) and not self._is_stopping.is_set()
 
-    def _turn_around(self) -> None:
+    def _forget_direction(self) -> None:
         from venus.cli.sync_direction import forget_owner
 
         self._invocation.forget_direction()
         forget_owner(self._invocation.settings)
 
     def _keep_error(self, name: str, body: Callable[[Emit], None]) -> Callable[[Emit], None]:
+        """Wrap the body of a loop, so that its error is also kept for `raise_error`."""
+
         def run(emit: Emit) -> None:
             try:
                 body(emit)
@@ -415,6 +423,7 @@ class _Run:
         return run
 
     def _on_event(self, loop: str, found: Any) -> None:
+        """Keep a loop's report or problem, and report its event to the caller."""
         from venus.cli.loop_threads import format_step
         from venus.cli.supervisor import format_event
 

@@ -1,1 +1,1 @@
-"""`venus assess`: a source's tables, which of them VENUS carries, a forecast of time and space. Installs nothing."""
+"""`venus assess`: report which tables of a source VENUS can carry, and the time and space needed. Installs nothing."""

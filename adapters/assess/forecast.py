@@ -1,7 +1,7 @@
 """Forecast from a survey's figures: duration of fill and cut-over, cost of triggers, disk space. Pure.
 
 Every constant is measured by bench/forecast.py on its machine; `speed` is how many times as long the same work takes
-here. A table of unknown size is left out, and listed.
+on this machine. A table of unknown size is left out of the forecast, and the report lists it.
 """
 
 from __future__ import annotations
@@ -120,11 +120,12 @@ def forecast_table(
 
 
 def _seconds_per_row(row: float, value: float, kib: float, columns: int, row_bytes: float) -> float:
-    """Return the seconds for a row; the costs are in microseconds."""
+    """Return the seconds that a row takes, from the microseconds of a row, of a value in it and of a KiB."""
     return (row + value * columns + kib * row_bytes / _KIB) / 1e6
 
 
 def _row_bytes(size: TableSize) -> float:
+    """Return the average size of a row, from the sample or the statistics; without either, an assumption."""
     large = size.large_bytes / size.rows if size.rows else 0.0
     if size.sample and size.sample.rows:
         return size.sample.nbytes / size.sample.rows + large
@@ -132,7 +133,7 @@ def _row_bytes(size: TableSize) -> float:
 
 
 def _read_seconds(size: TableSize) -> float:
-    """Return how long all rows take at the sample's rate; the first round trip counts once."""
+    """Return how long reading all rows takes at the sample's rate; the first round trip counts once."""
     assert size.sample is not None
     assert size.rows is not None
     return size.sample.seconds * size.rows / size.sample.rows if size.sample.rows >= _TELLING_ROWS else 0.0
@@ -147,7 +148,7 @@ _Figure = tuple[float | None, str, str, str]
 
 
 def forecast_source(tables: Iterable[TableForecast], rows: int, speed: float) -> Forecast:
-    """Return the sum of all tables."""
+    """Add up the forecasts of the tables, and add the fixed times of a fill and a cut-over."""
     known = list(tables)
     pool_s = POOL_S * speed if rows >= POOL_ROWS else 0.0
     read_s, load_s = sum(t.read_s for t in known), pool_s + sum(t.load_s for t in known)
@@ -174,7 +175,7 @@ Counters = tuple[float, Mapping[str, int]]
 
 
 def find_peak(readings: Sequence[Counters]) -> float | None:
-    """Return the highest rate of changes between two readings; None without any. Pure.
+    """Return the highest number of changes a second between two readings; None if no interval has a rate. Pure.
 
     A counter that has become smaller was reset: its table does not count in that interval.
     """
@@ -198,7 +199,7 @@ def add_peak(f: Forecast, changes_per_s: float, pace: ReadingPace) -> Forecast:
 
 
 def add_log_rates(f: Forecast, rates: LogRates, pace: ReadingPace) -> Forecast:
-    """Return the forecast with the redo and the undo of the server, today and with the triggers."""
+    """Return the forecast with the growth of the server's redo and undo logs, today and with the triggers."""
     lines, found = [*f.lines], dict[str, Any]()
     for name, shown, rate, nbytes in (
         ("redo", "redo log (WAL)", rates.redo, pace.redo_bytes),
@@ -222,6 +223,7 @@ def _sum_known(figures: Iterable[float | None]) -> float | None:
 
 
 def _add_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> Forecast:
+    """Return the forecast with a line for each known figure, which explains its formula."""
     figures = [*_time_figures(f, fixed_s, compare_s, tables), *_rate_figures(f)]
     lines = (
         ForecastLine(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in figures if v is not None
@@ -230,6 +232,7 @@ def _add_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> Fo
 
 
 def _time_figures(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> list[_Figure]:
+    """Return the durations of the forecast, each with its name, unit and formula."""
     start = (
         f"start {fixed_s:.1f} s ({FIXED_S:g} s + {tables:,} tables x {TABLE_S:g} s) + reading {f.read_s:.1f} s"
         f" + loading {f.load_s:.1f} s; speed {f.speed:.2f} (this machine's time for what the bench's takes 1)"
@@ -253,6 +256,7 @@ def _time_figures(f: Forecast, fixed_s: float, compare_s: float, tables: int) ->
 
 
 def _rate_figures(f: Forecast) -> list[_Figure]:
+    """Return the sizes and rates of the forecast, each with its name, unit and formula."""
     broker = (
         f"sum of rows x (bytes of a row + {BROKER_ROW_BYTES}) x {BROKER_COPIES}: once in the log until"
         " every target has it, once in the full data; plus the backlog of the slowest target"

@@ -39,7 +39,7 @@ def render_page(found: Assessment) -> str:
         taken_at=escape(found.taken_at),
         tone="bad" if blocking else "good",
         verdict=escape(verdict(found)),
-        cards=_cards(found),
+        cards=_figure_cards(found),
         facts=_facts_section(found),
         tables=_tables_section(found),
         blocking=_blocking_section(found, blocking),
@@ -65,7 +65,7 @@ def page_style() -> str:
 
 
 def verdict(found: Assessment) -> str:
-    """Return the summary sentence."""
+    """Return the sentence that sums up how many tables can be carried, and how many findings block."""
     carried, all_, blocking = len(found.carried_tables), len(found.tables), sum(f.blocks for f in found.findings)
     if not all_:
         return "No table matches the patterns of the configuration."
@@ -77,7 +77,8 @@ def verdict(found: Assessment) -> str:
     )
 
 
-def _cards(found: Assessment) -> str:
+def _figure_cards(found: Assessment) -> str:
+    """Return the main figures of the forecast as HTML cards."""
     f = found.forecast
     figures = [
         (f"{f.rows:,}", "rows to carry"),
@@ -92,6 +93,7 @@ def _cards(found: Assessment) -> str:
 
 
 def _facts_section(found: Assessment) -> str:
+    """Return the section with facts about the server and the code in the database."""
     if not found.facts:
         return ""
     rows = (f'<tr><td class="name">{escape(fact.what)}</td><td>{escape(fact.value)}</td></tr>' for fact in found.facts)
@@ -103,6 +105,7 @@ def _or_unknown(value: float | None, unit: str) -> str:
 
 
 def _tables_section(found: Assessment) -> str:
+    """Return the section with a row for each table of the source."""
     largest = max((t.size.rows or 0 for t in found.tables), default=0) or 1
     columns = ("table", "", "rows", "data", "indexes", "largest value", "columns", "changes", "triggers", "fill")
     ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified_name))
@@ -112,6 +115,7 @@ def _tables_section(found: Assessment) -> str:
 
 
 def _table_row(t: AssessedTable, largest: int) -> str:
+    """Return the row of a table in the report; a bar shows its share of the `largest` number of rows."""
     f, size = t.forecast, t.size
     rows = _NONE if size.rows is None else f"{'' if size.counted else '≈ '}{size.rows:,}"
     numbers = (
@@ -157,6 +161,7 @@ def _blocking_section(found: Assessment, blocking: list[Finding]) -> str:
 
 
 def _refused_section(found: Assessment) -> str:
+    """Return the section with the objects that VENUS does not carry, by kind."""
     kinds = {f"{kind}": names for kind, names in found.kinds.items()}
     chips = "".join(
         f"<details><summary>{count_phrase(len(names), escape(kind))}</summary>{_bullets(map(escape, names))}</details>"
@@ -187,6 +192,7 @@ def _list_section(title: str, items: Iterable[str]) -> str:
 
 
 def _bullets(items: Iterable[str]) -> str:
+    """Return an HTML list of the first items, with the number of the others."""
     made = list(items)
     more = f"<li>... and {len(made) - SHOWN_MAX:,} more</li>" if len(made) > SHOWN_MAX else ""
     return f"<ul>{''.join(f'<li>{item}</li>' for item in made[:SHOWN_MAX])}{more}</ul>"

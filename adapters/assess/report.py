@@ -175,6 +175,7 @@ def _key_bytes(schema: TableSchema) -> int:
 
 
 def _column_bytes(column: Column) -> int:
+    """Return about how many bytes a value of a key column has."""
     if column.type.kind in (Kind.TEXT, Kind.CHAR) and column.type.length:
         return min(column.type.length, _LENGTH_MAX) // 2 or 1
     return 16 if column.type.kind is Kind.UUID else _KEY_COLUMN_BYTES
@@ -273,29 +274,31 @@ def build_script(findings: Seq[Finding], *, transactional: bool) -> str:
     if not blocking:
         return ""
     head = "-- VENUS assessment: what blocks, and how to fix it. Read it before you run it."
-    return "\n\n".join([head, *_paragraphs(blocking, transactional=transactional)]) + "\n"
+    return "\n\n".join([head, *_script_paragraphs(blocking, transactional=transactional)]) + "\n"
 
 
-def _paragraphs(findings: Iterable[Finding], *, transactional: bool) -> Iterator[str]:
+def _script_paragraphs(findings: Iterable[Finding], *, transactional: bool) -> Iterator[str]:
+    """Yield the part of the script about each finding: a comment, and the statements that fix it."""
     for finding in findings:
-        remark = f"-- {_line(finding.where)}: {_line(finding.message)}"
+        remark = f"-- {_join_lines(finding.where)}: {_join_lines(finding.message)}"
         statements = "".join(f"{statement.rstrip().rstrip(';')};\n" for statement in finding.script).rstrip()
         if statements:
-            ways = f"-- or: {_line(finding.remedy)}" if _has_statement(finding) else ""
+            ways = f"-- or: {_join_lines(finding.remedy)}" if _has_other_remedy(finding) else ""
             body = f"BEGIN;\n{statements}\nCOMMIT;" if transactional else statements
             yield "\n".join(filter(None, (remark, body, ways)))
         elif is_statement(finding.remedy):
             yield f"{remark}\n{finding.remedy}"
         else:
-            yield f"{remark}\n-- fix: {_line(finding.remedy or 'exclude the table')}"
+            yield f"{remark}\n-- fix: {_join_lines(finding.remedy or 'exclude the table')}"
 
 
-def _has_statement(finding: Finding) -> bool:
+def _has_other_remedy(finding: Finding) -> bool:
+    """Return whether a finding has a remedy besides its script."""
     return bool(finding.remedy) and finding.remedy not in finding.script
 
 
 def is_statement(text: str) -> bool:
-    """Return whether a remedy can be executed unchanged."""
+    """Return whether a remedy is a SQL statement that can be executed unchanged."""
     return bool(_STATEMENT.match(text)) and not _OPEN.search(text)
 
 
@@ -312,7 +315,7 @@ def _quote(name: str) -> str:
     return "".join(c if c.isprintable() and c not in '"\\' else f"\\u{ord(c):04x}" for c in name)
 
 
-def _line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.splitlines())
 
 
@@ -333,7 +336,7 @@ _SCHEMA = TableSchema(
 
 
 def measure_speed(clock: Callable[[], float] = time.process_time) -> float:
-    """Return how many times as long a core of this machine takes as one of the benchmark machine.
+    """Return by what factor a core of this machine is slower than one of the benchmark machine.
 
     Other load of the machine is left out, because it may be different during the fill. Such load also costs this
     process processor time, through shared caches and hyper-threads, so only the quickest part counts.
@@ -342,7 +345,7 @@ def measure_speed(clock: Callable[[], float] = time.process_time) -> float:
 
 
 def measure_parts(clock: Callable[[], float]) -> list[float]:
-    """Do the work in equal parts; return the duration of each."""
+    """Convert rows from columns to COPY's format, in equal parts of work; return the duration of each part."""
     layout = Layout.of(_SCHEMA)
     columns = [[f"{name} of row {row}" for row in range(_ROWS)] for name in "abcdefgh"]
     to_copy(*from_columns(columns, layout), layout)  # the first use imports modules, which must not be measured

@@ -1,8 +1,8 @@
 """Certificate of a cut-over: counts and hashes of every table on all sides. Pure.
 
 The document is plain data, so that it can be stored at the target and written as JSON or text. A table's hash is one
-number for all of its rows. It does not depend on where and in which order the rows are read (features 3, U9). Tables
-that the patterns choose but that are not captured are listed, because a cut-over would silently omit them.
+number for all of its rows. It does not depend on where and in which order the rows are read. Tables that the patterns
+choose but that are not captured are listed, because a cut-over would silently omit them.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class ComparedTable:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all three hold the same rows."""
+        """Whether source, full data and target hold the same rows."""
         return self.source == self.full == self.target
 
     @property
     def difference(self) -> str:
-        """The difference, if `is_equal` is false: the counts, or with equal counts the side with other rows."""
+        """What differs if `is_equal` is false: the row counts, or else which side has other rows."""
         sides = {"source": self.source, "full data": self.full, "target": self.target}
         if len({found.rows for found in sides.values()}) > 1:
             return ", ".join(f"{side} {found.rows:,} rows" for side, found in sides.items())
@@ -212,7 +212,7 @@ OPTION = "--leave-out"
 
 
 def choose_left_out(uncaptured: Iterable[UncapturedTable], names: Sequence[str]) -> list[UncapturedTable]:
-    """Return the uncaptured tables with these names, with or without their namespace.
+    """Return the uncaptured tables that the operator names, with or without their namespace.
 
     Raises ConfigError for a name that matches none or several; captured tables are never left out.
     """

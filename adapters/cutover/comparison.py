@@ -39,7 +39,7 @@ Progress = Callable[[str, int], None]
 
 
 class NotAtRest(Unavailable):
-    """The source is not at rest: its logs have changes, or its tables are altered."""
+    """The source is not at rest: changes wait in its log tables, or its tables are altered."""
 
 
 @dataclass(slots=True)
@@ -90,11 +90,11 @@ def hash_target(target: CutoverTarget, table: VersionedTable, progress: Progress
     """Hash the table at the target, in the snapshot that the caller has opened."""
     found = TableHash()
 
-    def take(record_ids: PackedBytes, rows: PackedBytes) -> None:
+    def add_rows(record_ids: PackedBytes, rows: PackedBytes) -> None:
         found.add(record_ids, rows)
         progress(table.name, found.rows)
 
-    target.read_rows(table.schema.table_id, take)
+    target.read_rows(table.schema.table_id, add_rows)
     return found
 
 
@@ -108,7 +108,7 @@ def hash_full_data(
     progress: Progress,
     converter: RowConverter | None,
 ) -> TableHash:
-    """Hash the table's key ranges of an open snapshot."""
+    """Hash the table's rows in an open snapshot of the full data, key range by key range."""
 
     def sections() -> Iterator[TableChanges]:
         for split in snapshot.splits:
@@ -134,7 +134,7 @@ def open_quiet_cut(source: Source, tables: Mapping[int, VersionedTable]) -> Cut:
         except SchemaChanged:
             source.capture.refresh_schemas()
             continue
-        if cut is not None and _is_usable(cut, tables, heartbeats=tried == _QUIET_TRIES - 1):
+        if cut is not None and _keep_if_quiet(cut, tables, heartbeats=tried == _QUIET_TRIES - 1):
             return cut
         time.sleep(_QUIET_PAUSE_S)
     raise NotAtRest(
@@ -142,8 +142,8 @@ def open_quiet_cut(source: Source, tables: Mapping[int, VersionedTable]) -> Cut:
     )
 
 
-def _is_usable(cut: Cut, tables: Mapping[int, VersionedTable], *, heartbeats: bool) -> bool:
-    """Return whether the cut is usable; roll it back if not. `heartbeats`: whether heartbeats may wait."""
+def _keep_if_quiet(cut: Cut, tables: Mapping[int, VersionedTable], *, heartbeats: bool) -> bool:
+    """Return whether no change waits in this cut; if one does, roll the cut back. With `heartbeats`, these may wait."""
     waiting = cut.read_sections(rows_max=1, bytes_max=1)
     try:
         first = next(waiting, None)
@@ -212,7 +212,7 @@ class CutoverComparison:
             self._snapshots.close()
 
     def compare(self, there: Seq[CutoverTable]) -> list[ComparedTable]:
-        """Compare all captured tables. Raises NotAtRest if changes still wait at the source."""
+        """Compare the captured tables with those at the target (`there`). Raises NotAtRest if changes still wait."""
         for _ in range(_SCHEMA_TRIES):
             try:
                 return self._compare(there)
@@ -221,6 +221,7 @@ class CutoverComparison:
         return self._compare(there)
 
     def _compare(self, there: Seq[CutoverTable]) -> list[ComparedTable]:
+        """Hash every table on the three sides; compare unequal ones again as the target stores their values."""
         known = read_captured(self._source)
         versions: dict[int, tuple[TableSchema, ...]] = {}
         for wire in self.snapshot.schemas:
@@ -236,7 +237,7 @@ class CutoverComparison:
         }
         cut = open_quiet_cut(self._source, tables)
         try:
-            source = {t: hash_source(cut, table, self._progress_of("source"), None) for t, table in tables.items()}
+            source = {t: hash_source(cut, table, self._reporter_of("source"), None) for t, table in tables.items()}
         finally:
             cut.rollback()
         full = {t: self._hash_full_data(table, None) for t, table in tables.items()}
@@ -246,7 +247,9 @@ class CutoverComparison:
             one if one.is_equal else self._compare_converted(tables[t]) for t, one in zip(tables, found, strict=True)
         ]
 
-    def _progress_of(self, side: str) -> Callable[[str, int], None]:
+    def _reporter_of(self, side: str) -> Callable[[str, int], None]:
+        """Return the callback that reports how many rows of a table on this side are hashed."""
+
         def report(table: str, rows: int) -> None:
             self._report(f"hashes {side}: {table}", rows, 0)
 
@@ -257,21 +260,21 @@ class CutoverComparison:
             self._snapshots.renew(self.snapshot.snapshot_id)
         except SnapshotExpired as error:
             raise SnapshotExpired(str(error), hint="raise broker.snapshot_lease_s") from error
-        return hash_full_data(self._snapshots, self.snapshot, table, self._progress_of("full data"), converter)
+        return hash_full_data(self._snapshots, self.snapshot, table, self._reporter_of("full data"), converter)
 
     def _hash_targets(self, tables: dict[int, VersionedTable]) -> dict[int, TableHash]:
         """Hash the tables at the target in one snapshot."""
         with self._target.open_snapshot():
-            return {t: hash_target(self._target, table, self._progress_of("target")) for t, table in tables.items()}
+            return {t: hash_target(self._target, table, self._reporter_of("target")) for t, table in tables.items()}
 
     def _compare_converted(self, table: VersionedTable) -> ComparedTable:
-        """Compare a table again, with the values of the other sides as the target would write them."""
+        """Compare a table again: convert the rows of source and full data to the form that the target stores."""
         tables = {table.schema.table_id: table}
         with self._target.open_row_converter(table.schema.table_id) as converter:
             full = self._hash_full_data(table, converter)
             cut = open_quiet_cut(self._source, tables)
             try:
-                source = hash_source(cut, table, self._progress_of("source"), converter)
+                source = hash_source(cut, table, self._reporter_of("source"), converter)
             finally:
                 cut.rollback()
         return _build_result(table, source, full, self._hash_targets(tables)[table.schema.table_id], converted=True)

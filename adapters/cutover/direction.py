@@ -46,7 +46,7 @@ class FallBackPair:
         return reverse(self.base, self.main) if follower == OLD else self.base
 
     def other(self, name: str) -> str:
-        """Return the name of the other database."""
+        """Return the name of the other database of the pair."""
         return self.main if name == OLD else OLD
 
     def open_source(self, follower: str) -> Source:
@@ -66,7 +66,9 @@ def reverse(base: Settings, main: str) -> Settings:
     """
     old, new = base.source, base.targets[main]
     url = replace_own_options(new.url.get_secret_value(), old.url.get_secret_value(), f"[targets.{main}] url")
-    changed = _login(new) | {"url": SecretStr(url)} | _missing_options(dialect_of(url)) | _spell_patterns(base, new)
+    changed = (
+        _login_options(new) | {"url": SecretStr(url)} | _missing_options(dialect_of(url)) | _spell_patterns(base, new)
+    )
     others = {name: target for name, target in base.targets.items() if name != main}
     return base.model_copy(
         update={"source": old.model_copy(update=changed), "targets": {OLD: _as_target(old, new), **others}}
@@ -81,7 +83,7 @@ def _missing_options(dialect: str) -> dict[str, Any]:
 
 def _spell_patterns(base: Settings, new: TargetSettings) -> dict[str, Any]:
     """Return the patterns of tables and columns in the target's spelling of names, where that differs."""
-    old, dialect = base.source, DIALECTS[_scheme(base)]
+    old, dialect = base.source, DIALECTS[_source_scheme(base)]
     if not has_upper_case_names(dialect):
         return {}
     fold = str if new.names == "keep" else str.lower
@@ -104,8 +106,8 @@ def _spell_patterns(base: Settings, new: TargetSettings) -> dict[str, Any]:
     }
 
 
-def _login(place: SourceSettings | TargetSettings) -> dict[str, Any]:
-    """Return the options by which VENUS connects to a database."""
+def _login_options(place: SourceSettings | TargetSettings) -> dict[str, Any]:
+    """Return the options of a database's URL and password."""
     return {"url": place.url, "password_command": place.password_command, "password_file": place.password_file}
 
 
@@ -114,7 +116,7 @@ def _as_target(source: SourceSettings, new: TargetSettings | None = None) -> For
     url = SecretStr(replace_own_options(source.url.get_secret_value(), "", "[source] url"))
     names = {"names": new.names, "schema_": new.schema_} if new is not None else {}
     target = FormerSource(url=url, on_error="quarantine")
-    return target.model_copy(update=_login(source) | {"url": url, "captured": source} | names)
+    return target.model_copy(update=_login_options(source) | {"url": url, "captured": source} | names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,16 +141,17 @@ def assess_way_back(base: Settings, tables: Sequence[TableSchema]) -> WayBack | 
 def _can_follow(base: Settings) -> bool:
     """Return whether the configured source is of a kind that can follow a target."""
     settings = base.model_copy(update={"targets": {OLD: _as_target(base.source)}})
-    return _scheme(base) in KINDS and open_target(settings, OLD).capabilities.falls_back
+    return _source_scheme(base) in KINDS and open_target(settings, OLD).capabilities.falls_back
 
 
-def _scheme(base: Settings) -> str:
+def _source_scheme(base: Settings) -> str:
+    """Return the kind of the configured source's database, as its URL names it."""
     return base.source.url.get_secret_value().partition(":")[0].partition("+")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallBackState:
-    """The records of both databases. A missing one may be unreachable: `errors` has the reasons by name."""
+    """The records of both databases about the direction. `errors`: why a database is unreachable, by its name."""
 
     pair: FallBackPair
     records: Mapping[str, SideRecord | None]
@@ -205,8 +208,8 @@ def check_pair(base: Settings, main: str) -> FallBackPair:
         raise ConfigError("--fall-back: this source cannot follow a target", hint=SUPPORTED)
     if base.source.mode == "inline":
         raise ConfigError("--fall-back: a source in mode inline cannot follow a target", hint=SUPPORTED)
-    config, namespace = base.targets[main], fixed_namespace(_scheme(base))
-    is_mapped = has_upper_case_names(DIALECTS[_scheme(base)])  # the rule must convert names back
+    config, namespace = base.targets[main], fixed_namespace(_source_scheme(base))
+    is_mapped = has_upper_case_names(DIALECTS[_source_scheme(base)])  # the rule must convert names back
     if not is_mapped and (config.schema_ != namespace or config.names == "lower"):
         wanted = f'with schema = "{namespace}" since its load, without' if namespace else "without schema and"
         raise ConfigError(
@@ -239,6 +242,7 @@ def _possible_pair(base: Settings, name: str) -> FallBackPair | None:
 
 
 def _read_record(pair: FallBackPair, name: str) -> tuple[SideRecord | None, str]:
+    """Return the record of one database, None without one; and the error if the database is unreachable."""
     try:
         with closing(pair.open_target(name).open_side()) as side:
             record = side.read()

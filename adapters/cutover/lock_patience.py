@@ -40,14 +40,14 @@ class LockPatience:
         self._sleep = sleep
 
     def run(self, step: Callable[[], T], describe_holders: Callable[[], str] = lambda: "") -> T:
-        """Return the result of the step. Raises LockTimeout, with the possible holders, when the time is up."""
+        """Run the step until it gets its locks; return its result. Raises LockTimeout, with the possible holders."""
         until, deadlocks, before = self._monotonic() + self._wait_s, 0, ""
         while True:
             try:
                 return step()
             except LockConflict as error:
                 deadlocks += isinstance(error, Deadlock)
-                text = _describe(error, describe_holders)
+                text = _describe_conflict(error, describe_holders)
                 if self._monotonic() >= until and not 0 < deadlocks <= DEADLOCKS_MAX:
                     hint = error.hint or "end the transaction that holds the lock, and run the command again"
                     raise LockTimeout(text, hint=hint) from error
@@ -58,7 +58,8 @@ class LockPatience:
             self._sleep(PAUSE_S)
 
 
-def _describe(error: LockConflict, describe_holders: Callable[[], str]) -> str:
+def _describe_conflict(error: LockConflict, describe_holders: Callable[[], str]) -> str:
+    """Return the error as text, with the sessions that may hold the lock."""
     holders = ""
     with suppress(VenusError):
         holders = describe_holders()

@@ -1,4 +1,4 @@
-"""State of everything between the source and one target, and the obstacles to a cut-over in it (features 4, 41).
+"""State of everything between the source and one target, and the obstacles to a cut-over in it.
 
 `read_readiness` reads the state; `find_blocks` and `find_pending` evaluate it and are pure. The cut-over waits for
 obstacles that are only pending; every other obstacle is a line with its cause and the command that fixes it.
@@ -181,6 +181,7 @@ def _released_obstacle(readiness: Readiness, name: str) -> CutoverObstacle:
 
 
 def _source_obstacle(table: SourceTableState) -> CutoverObstacle | None:
+    """Return the obstacle of a table that is not captured completely; None if it is."""
     why = f" ({table.reason})" if table.reason else ""
     if table.state == "RESYNC":
         return CutoverObstacle(
@@ -194,6 +195,7 @@ def _source_obstacle(table: SourceTableState) -> CutoverObstacle | None:
 
 
 def _table_obstacle(table: TargetTable, at: str) -> CutoverObstacle | None:
+    """Return the obstacle of a table that does not follow at the target; `at`: the option that names the target."""
     why = f" ({table.reason})" if table.reason else ""
     remedies = {
         "HALTED": f"venus quarantine list {at} shows the row; fix it, then venus quarantine retry",

@@ -1,4 +1,4 @@
-"""The cut-over of one target, step by step (features 2, 41); idempotent.
+"""The cut-over of one target, step by step; idempotent.
 
 Read the state -> wait until drained -> watch that the source is at rest -> compare source, full data and target ->
 check every foreign key -> set counters -> check that nothing moved -> mark -> finish. Everything up to the mark may be
@@ -90,7 +90,7 @@ class CutoverRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutoverOutcome:
-    """Outcome of a cut-over. Only a rehearsal may have `blocks`."""
+    """Outcome of a cut-over. Only that of a rehearsal may have `blocks`, the obstacles that it found."""
 
     certificate: dict[str, Any]
     blocks: tuple[CutoverObstacle, ...] = ()
@@ -137,7 +137,7 @@ def undo_switch(pair: FallBackPair, name: str) -> None:
 
 
 def undo_target_cutover(settings: Settings, name: str, report: Report = lambda *_: None) -> CutoverMark:
-    """Give a target back to VENUS, in its state before the mark. Raises Refused if it has been written to since."""
+    """Give a target back to VENUS, as it was before the mark. Raises Refused if the application has written there."""
     target = open_target(settings, name)
     with target.open_cutover() as session:
         mark = session.read_mark()
@@ -157,6 +157,7 @@ def _open_cutover(
     report: Report,
     patience: LockPatience,
 ) -> Iterator[_Cutover]:
+    """Yield a cut-over that is connected to source and broker and, with a way back, to both databases."""
     with ExitStack() as opened:
         source = opened.enter_context(closing(open_source(settings)))
         switch = None
@@ -202,7 +203,7 @@ class _Cutover:
         self._check_quiet(start)
         numberings = self._source.dictionary.read_numberings()
         tables, snapshot = self._run_step(lambda: self._compare_tables(there, start))
-        keys = self._read_references()
+        keys = self._check_references()
         counters = self._run_step(lambda: self._session.set_counters(numberings))
         end = self._wait_until_drained()
         self._add_obstacles(
@@ -212,7 +213,7 @@ class _Cutover:
         found |= certificate.schema_document(schema) | certificate.losses_document(losses)
         if self._request.rehearse:
             return CutoverOutcome(certificate=found, blocks=tuple(self._blocks))
-        self._mark(found, end)
+        self._put_mark(found, end)
         return self.finish(found)
 
     def _run_step(self, step: Callable[[], T]) -> T:
@@ -290,7 +291,7 @@ class _Cutover:
         return left_out_document(self._choose_left_out(readiness), released)
 
     def _check_quiet(self, before: Readiness) -> None:
-        """Check that the source is at rest."""
+        """Watch the tables for `quiet_s` seconds. A table that changes meanwhile is an obstacle."""
         end = time.monotonic() + self._request.quiet_s
         while (left := end - time.monotonic()) > 0:
             self._report("watches for writes at the source", 0, 0)
@@ -305,6 +306,7 @@ class _Cutover:
     def _compare_tables(
         self, there: Sequence[CutoverTable], start: Readiness
     ) -> tuple[list[ComparedTable], broker_pb2.Snapshot | None]:
+        """Compare all tables on the three sides; a difference is an obstacle. Return also the full data's snapshot."""
         group = start.at_target.group
         try:
             with CutoverComparison(self._session, self._source, self._settings, group, self._report) as comparing:
@@ -328,7 +330,8 @@ class _Cutover:
             self._add_obstacles([d.block for d in found if d.blocks], hint)
         return found
 
-    def _read_references(self) -> list[ReferenceCheck]:
+    def _check_references(self) -> list[ReferenceCheck]:
+        """Count the rows that violate each foreign key of the target; such rows are an obstacle."""
         self._report("checks the foreign keys", 0, 0)
         found = self._run_step(self._session.check_references)
         orphans = [f for f in found if f.orphans and not f.not_valid]
@@ -373,24 +376,24 @@ class _Cutover:
 
     # -- final steps -----------------------------------------------------------------------------------------------
 
-    def _mark(self, found: dict[str, Any], end: Readiness) -> None:
-        """Stop VENUS at this target, if nothing has moved since the comparison."""
+    def _put_mark(self, found: dict[str, Any], end: Readiness) -> None:
+        """Store the mark, after which VENUS writes no row here. Raises Refused if a table has changed meanwhile."""
 
-        def check(tables: Sequence[TargetTable]) -> None:
+        def check_at_rest(tables: Sequence[TargetTable]) -> None:
             late = find_movement(end.counters, counters_of(tables))
             self._add_obstacles(late, "stop the application's writes at the source, and try again")
 
         if self._switch is None:
-            self._run_step(lambda: self._session.put_mark(found, check))
+            self._run_step(lambda: self._session.put_mark(found, check_at_rest))
             return
         self._report(f"closes {self._switch.owner.name} and opens {self._switch.name}", 0, 0)
-        at = self._switch.close_owner(lambda: check(self._wait_until_drained().at_target.tables))
+        at = self._switch.close_owner(lambda: check_at_rest(self._wait_until_drained().at_target.tables))
         self._wait_until_drained()
         # once more: numbers may have been drawn since, and now no further write can draw one
         numberings = self._source.dictionary.read_numberings()
         counters = self._run_step(lambda: self._session.set_counters(numberings))
         found = found | certificate.counters_document(counters) | {"switch": asdict(at)}
-        self._switch.open(self._session, found, check, at)
+        self._switch.open(self._session, found, check_at_rest, at)
 
     def reopen_on_failure(self) -> AbstractContextManager[None]:
         """Return a context that undoes an unfinished switch if its block fails; a rehearsal changes nothing."""
@@ -404,7 +407,7 @@ class _Cutover:
             self._switch.complete()
 
     def finish(self, found: dict[str, Any], *, resumed: bool = False) -> CutoverOutcome:
-        """Finish: enable what would have disturbed VENUS (actions of foreign keys, GENERATED ALWAYS)."""
+        """Enable what would have disturbed VENUS (foreign keys, GENERATED ALWAYS); complete the switch and the mark."""
         self._session.read_tables()
         self._report("enforces the foreign keys", 0, 0)
         numberings = self._source.dictionary.read_numberings()

@@ -58,7 +58,7 @@ def advise(advice: str) -> Iterator[None]:
 
 
 class Switch:
-    """A switch to the follower, database `name` of the pair, from the owner: the application's database until then."""
+    """Switch of the application from its present database, the owner, to the follower, database `name` of the pair."""
 
     def __init__(
         self,
@@ -101,12 +101,13 @@ class Switch:
 
     @property
     def _number(self) -> int:
-        """The number of this switch."""
+        """The number of this switch; each switch between the two databases increments it."""
         record = self.follower.read()
         assert record is not None
         return record.switch if record.state is SideState.OPEN else record.switch + 1
 
     def _record(self, side: FallBackSide, state: SideState, switch: int, offset: int = 0) -> SideRecord:
+        """Return the record that this switch stores in a database."""
         return SideRecord(
             business=self._settings.business.name,
             name=side.name,
@@ -119,14 +120,14 @@ class Switch:
     # -- before the switch -----------------------------------------------------------------------------------------
 
     def find_obstacles(self) -> list[CutoverObstacle]:
-        """Return the obstacles to the way back. Reads only."""
-        captured, released = self._tables()
+        """Return what would prevent changes at the new owner from coming back. Reads only."""
+        captured, released = self._read_tables()
         handover = self.follower.plan_handover(captured, released)
         found = [CutoverObstacle(what=f"{line}: changes could not come back") for line in handover.obstacles]
         return found + self.owner.find_obstacles([t.schema for t in captured])
 
     def find_losses(self, differences: Seq[SchemaDifference]) -> list[WayBackLoss]:
-        """Return the losses that are possible once the follower is the application's database. Reads only."""
+        """Return what could not come back once the follower is the application's database. Reads only."""
         tables = self._schemas
         there = self._source.dictionary.read_table_names()
         return find_losses(
@@ -151,13 +152,14 @@ class Switch:
     def _reject_writes(self, side: FallBackSide, record: SideRecord, schemas: Seq[TableSchema]) -> None:
         self.run_step(side, lambda: side.reject_writes(record, schemas))
 
-    def _tables(self) -> tuple[list[RegisteredTable], list[RegisteredTable]]:
+    def _read_tables(self) -> tuple[list[RegisteredTable], list[RegisteredTable]]:
+        """Return the captured tables, and those that were released from capture."""
         registry = self._source.registry
         return registry.read_registered_tables(), registry.read_released_tables()
 
     @property
     def _schemas(self) -> list[TableSchema]:
-        return [t.schema for t in self._tables()[0]]
+        return [t.schema for t in self._read_tables()[0]]
 
     # -- the switch ------------------------------------------------------------------------------------------------
 
@@ -185,7 +187,7 @@ class Switch:
         if self.step is Step.CLOSE:
             self._reject_writes(self.owner, self._record(self.owner, SideState.CLOSED, self._number), self._schemas)
         drain()
-        return self.run_step(self.owner, self._stop) if self.step is Step.STOP else self._stopped_position()
+        return self.run_step(self.owner, self._seal_capture) if self.step is Step.STOP else self._stopped_position()
 
     def reopen(self, session: CutoverTarget) -> None:
         """Let the owner accept writes again. Raises Refused if the other database is already the application's.
@@ -208,7 +210,7 @@ class Switch:
         record = self._record(self.follower, SideState.OPEN, self._number, at.offset)
 
         def put_mark() -> None:
-            plan = self.follower.plan_handover(*self._tables())
+            plan = self.follower.plan_handover(*self._read_tables())
             opening = SideOpening(record=record, position=at, statements=plan.statements, preparation=plan.preparation)
             session.put_mark(certificate, check, opening)
 
@@ -226,20 +228,21 @@ class Switch:
                 hint=f"`venus cutover --target {self.name} --undo`, if it has not been written to",
             )
         with advise(f"{self.name} accepts writes; `{switch_command(self.name)}` lets {self.owner.name} follow it"):
-            self._follow()
+            self._start_following()
 
-    def _follow(self) -> None:
+    def _start_following(self) -> None:
+        """Let the former owner follow from the position of the switch."""
         with closing(self._pair.open_source(self.owner.name)) as source:
             # store a version for changes that the last step has made there
             self.run_step(self.follower, source.capture.refresh_schemas)
         start = self.follower.read_start()
-        self._attach(start)
+        self._register_former_owner(start)
         record = self._record(self.owner, SideState.FOLLOWING, self._number, start.offset)
         self.run_step(self.owner, lambda: self.owner.follow(record, start))
         self.follower.tidy()
 
-    def _attach(self, start: FollowStart) -> None:
-        """Register the former owner at the broker, so that the queue is kept for it; forget the new owner's group."""
+    def _register_former_owner(self, start: FollowStart) -> None:
+        """Register the former owner at the broker, which then keeps the queue for it; forget the new owner's group."""
         business = self._settings.business.name
         back = self._pair.settings_to(self.owner.name)
         group = f"{business}/{self.owner.name}"
@@ -250,8 +253,8 @@ class Switch:
 
     # -- the position ----------------------------------------------------------------------------------------------
 
-    def _stop(self) -> SwitchPosition:
-        """End the owner's capture at a position that it cannot pass."""
+    def _seal_capture(self) -> SwitchPosition:
+        """End the owner's capture at the position that this returns: no later cut can be committed there."""
         for left in range(_TRIES, 0, -1):
             epoch, offset = self._take_over()
             record = self._record(self.owner, SideState.STOPPED, self._number, offset)
@@ -269,9 +272,9 @@ class Switch:
         claim = SourceClaim(owner=uuid.uuid4().hex, take_over=True)
         with closing(connect_producer(settings)) as producer:
             session = open_session(self._source, producer, claim, timeout_s=settings.capture.cut_timeout_s)
-            return session.epoch, self._decided_offset(settings)
+            return session.epoch, self._wait_until_decided(settings)
 
-    def _decided_offset(self, settings: Settings) -> int:
+    def _wait_until_decided(self, settings: Settings) -> int:
         """Wait until the broker has decided all batches of the source; return its next offset."""
         last_batch = self._source.registry.read_state().last_batch
         deadline = time.monotonic() + _DECIDE_TIMEOUT_S

@@ -1,6 +1,6 @@
 """The database dialects, one folder for each database; all of them implement `contract`.
 
-Imports little, because every process that loads rows imports this package to find the case of names.
+This package imports little: every process that loads rows imports it to learn in which case a database stores names.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ def has_upper_case_names(dialect: str) -> bool:
 
 @cache
 def fixed_namespace(scheme: str) -> str:
-    """Return the namespace of every table in this kind of database, by its URL scheme; empty if it has schemas."""
+    """Return the one namespace of all tables in databases of this URL scheme ("main" in SQLite); empty if it varies."""
     dialect = DIALECTS.get(scheme.partition("+")[0])
     return str(getattr(import_module(f"venus.adapters.dialects.{dialect}"), "NAMESPACE", "")) if dialect else ""

@@ -1,10 +1,11 @@
-"""The choice of tables and columns by patterns: `tables` and `exclude`, and `[source.columns]`. Pure.
+"""The choice of captured tables and columns by patterns: `tables`, `exclude` and `[source.columns]`. Pure.
 
-A list of patterns may name each of thousands of tables: plain names are looked up in a set, wildcards form one
+The patterns may name thousands of tables: plain names are looked up in a set, and all wildcards form one regular
 expression.
 
 VENUS neither reads nor compares an excluded column, and does not create it at a target. Indexes, checks and foreign
-keys that need it are left out with it. The table lists each of them as `LeftOut`, like everything that no target gets.
+keys that need it are left out too. The table's schema lists each of them as `LeftOut`, like everything that no target
+gets.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _WILD = re.compile(r"[*?\[]")
 
 
 class Patterns:
-    """A list of patterns, compiled once for any number of names."""
+    """A list of name patterns with wildcards, compiled once to match many names."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         patterns = list(patterns)
@@ -31,7 +32,7 @@ class Patterns:
         self._wild = re.compile(wild) if wild else None
 
     def match(self, *names: str) -> bool:
-        """Whether any of the patterns matches any of a table's names."""
+        """Whether any pattern matches any of these names, which are forms of the name of one table or column."""
         if not self._plain.isdisjoint(names):
             return True
         return self._wild is not None and any(map(self._wild.match, names))
@@ -51,8 +52,8 @@ def find_useless_patterns(
     """
     known = {name for table in names for name in table}
 
-    def has_match(form: str) -> bool:
-        return any(map(re.compile(translate(form)).match, known)) if _WILD.search(form) else form in known
+    def has_match(pattern: str) -> bool:
+        return any(map(re.compile(translate(pattern)).match, known)) if _WILD.search(pattern) else pattern in known
 
     return [pattern for pattern in patterns if not has_match(normalise(pattern))]
 
@@ -72,13 +73,13 @@ class _Settings(Protocol):
 
 
 def column_pattern_names(namespace: str, table: str, column: str) -> tuple[str, str]:
-    """Return the names of a column that patterns are compared with."""
+    """Return the two names by which a pattern can match a column: with and without the namespace."""
     return f"{namespace}.{table}.{column}", f"{table}.{column}"
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """The option `[source.columns]`; `include` overrides `exclude`."""
+    """The columns that `[source.columns]` excludes from capture; `include` overrides `exclude`."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -91,16 +92,16 @@ class ColumnChoice:
 
     @classmethod
     def from_settings(cls, settings: _Settings) -> ColumnChoice:
-        """Return the choice of the configuration."""
+        """Return the choice that `[source.columns]` of the configuration makes."""
         return cls(settings.source.columns.include, settings.source.columns.exclude)
 
     def excludes(self, namespace: str, table: str, column: str) -> bool:
-        """Whether a column is not carried."""
+        """Whether this choice excludes a column from capture."""
         names = column_pattern_names(namespace, table, column)
         return self._excluded.match(*names) and not self._included.match(*names)
 
     def excluded_columns(self, namespace: str, table: str, columns: Iterable[tuple[str, str]]) -> tuple[LeftOut, ...]:
-        """Return the columns of a table that are not carried; `columns`: names with their declared types."""
+        """Return the excluded columns of a table; `columns` has pairs of name and declared type."""
         if not self.exclude:
             return ()
         return tuple(
@@ -110,7 +111,7 @@ class ColumnChoice:
         )
 
     def findings(self, columns: Iterable[tuple[str, str, str]]) -> Iterator[Finding]:
-        """Yield the patterns that match no column; `columns`: namespace, table and name of all columns to capture."""
+        """Yield a finding for each pattern without a match; `columns` has (namespace, table, column) of all tables."""
         if not (self.include or self.exclude):
             return
         known = [column_pattern_names(*names) for names in columns]
@@ -126,7 +127,7 @@ NO_CHOICE = ColumnChoice()
 def split_by_columns(
     gone: frozenset[str], indexes: Seq[Index], checks: Seq[Check], keys: Seq[ForeignKey]
 ) -> tuple[tuple[Index, ...], tuple[Check, ...], tuple[ForeignKey, ...], tuple[LeftOut, ...]]:
-    """Separate indexes, checks and keys that need a column in `gone`; return them last, as left out."""
+    """Return the indexes, checks and foreign keys that need no column of `gone`, and the others as left out."""
     kept_indexes = tuple(i for i in indexes if not _index_mentions(i, gone))
     lost = (i for i in indexes if i not in kept_indexes)
     left = [_left_out("index", i.name, i.definition or f"({', '.join(i.columns)})") for i in lost]
@@ -153,5 +154,6 @@ def _index_mentions(index: Index, gone: Collection[str]) -> bool:
 
 
 def _left_out(what: str, name: str, definition: str) -> LeftOut:
+    """Return the record of an object that no target gets because it needs an excluded column."""
     why = "it has a column that is not carried"
     return LeftOut(what=what, name=name, definition=definition, reason=why)

@@ -1,10 +1,10 @@
-"""The contract of a source database; every dialect passes the same conformance suite.
+"""The interface of a source database; every dialect implements it and passes the same conformance suite.
 
 Capture works the same way everywhere: triggers log the key of each changed row, a snapshot reads the log
 together with the current rows, and an exact delete consumes the log. A `Cut` is one snapshot. Its sections are shipped
 as half messages while it is open. Its `commit` is the paper's local transaction: atomically, it checks the epoch,
-writes the batch rows, advances the checkpoint row and removes exactly the log rows that the snapshot saw: PostgreSQL
-inside the snapshot's transaction, SQLite by moving a watermark, the others by number.
+writes the batch rows, advances the checkpoint row and removes exactly the log rows that the snapshot saw. PostgreSQL
+does this in the snapshot's transaction, SQLite moves a watermark, and the others delete log rows by number.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Option(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCapabilities:
-    """The differences between databases, by name: code asks these, never `if name == ...`."""
+    """Named differences between databases. Code asks for a capability, never for the name of the database."""
 
     transactional_ddl: bool  # DDL takes part in a transaction: a script applies completely or not at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceState:
-    """The checkpoint row."""
+    """The checkpoint row at the source: producer epoch, next Sequence, last batch."""
 
     epoch: Epoch
     next_sequence: Sequence
@@ -113,13 +113,13 @@ class RegisteredTable:
 
     @property
     def is_compared(self) -> bool:
-        """Whether its fill ships only the rows that differ from the broker's full data."""
+        """Whether the fill, which has read no row yet, ships only rows that differ from the broker's full data."""
         fill = self.fill
         return self.state == "ACTIVE" and not (fill.done or fill.cursor) and self.reason.startswith(COMPARED)
 
     @property
     def is_read(self) -> bool:
-        """Whether the fill has nothing left to read of the rows that are older than the triggers."""
+        """Whether the fill is complete, or no longer needed because an operator takes the table out of capture."""
         return self.fill.done or self.state in ("RELEASING", "RELEASED")
 
 
@@ -144,7 +144,7 @@ class MissingGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallStep:
-    """One statement of an installation; `exists` = the object exists already, unchanged."""
+    """One statement of an installation or a removal; `exists`: its object exists already, unchanged."""
 
     table: str
     what: str  # e.g. "trigger venus_i_00001"
@@ -158,7 +158,7 @@ class InstallStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """A counter at the source: of a table's column, or a sequence of its own (`table` and `column` empty)."""
+    """A counter that numbers rows: of a table's column, or an independent sequence (`table` and `column` empty)."""
 
     namespace: str
     next_value: int
@@ -175,7 +175,7 @@ class Numbering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherObject:
-    """An object of the application other than a table: VENUS does not carry it, and reports it."""
+    """An object of the application other than a table. VENUS reports it and does not copy it to a target."""
 
     kind: str  # view, trigger, procedure, ...
     name: str
@@ -189,11 +189,11 @@ class Cut(Protocol):
         """The source's clock when the snapshot was opened, Unix microseconds."""
 
     def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        """Stream the changes, each section within the limits (one larger row travels alone).
+        """Stream the changes of the snapshot in sections within the limits; a larger row is a section of its own.
 
         Each key appears once per cut. A TRUNCATE marker precedes the changes of its table. Where keys can be equal
         without being the same text (1.0 and 1.00), the tombstones precede the rows. `commit` removes every log row that
-        these sections account for, so the iterator must be consumed to its end before it.
+        these sections account for, so the caller must exhaust the iterator before it calls `commit`.
 
         Raises TableHalted at a row that cannot be carried. Earlier sections may have been sent already, and a target
         that applied them would show half a transaction of that table: the caller takes all of them back.
@@ -204,15 +204,18 @@ class Cut(Protocol):
     ) -> tuple[list[TableChanges], FillState]:
         """Read the next key range of a table being filled, in this same snapshot.
 
-        Returns only changes (no markers), together about within the limits, each section within `bytes_max`. The caller
-        has consumed the sections before. The fill ends at the greatest key that its first snapshot showed
+        Returns only changes, no markers: at most about `rows_max` rows, in sections within `bytes_max` each. The caller
+        must have exhausted `read_sections`. The fill ends at the greatest key that its first snapshot showed
         (rows.py): rows after that key are in the log. Raises TableHalted, as `read_sections` does.
         """
 
     def commit(
         self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
     ) -> None:
-        """Run the local transaction, durably. Raises Fenced if another instance has raised the epoch."""
+        """Commit the local transaction, which records the batches and removes the log rows that were read.
+
+        Raises Fenced if another instance has raised the epoch.
+        """
 
     def rollback(self) -> None:
         """Close the snapshot and change nothing."""
@@ -222,13 +225,13 @@ class SourceDictionary(Protocol):
     """The tables and other objects of the application."""
 
     def read_tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
-        """Read the dictionary; table ids are those of the registry, or 0 for tables not captured yet."""
+        """Read the schemas of the chosen tables from the dictionary; the table id of an uncaptured table is 0."""
 
     def read_table_names(self) -> list[str]:
         """Return every table of the application as `namespace.table`, including those that cannot be captured."""
 
     def find_uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
-        """Return the tables that these patterns choose and the registry does not contain, by name.
+        """Return the tables that these patterns choose and whose names the registry does not contain.
 
         Empty if VENUS is not installed. A table that an operator took out of capture is in the registry. Reads the
         dictionary, never rows; one statement lists all names, and only the uncaptured tables are described further.
@@ -238,7 +241,7 @@ class SourceDictionary(Protocol):
         """Return the patterns that choose no table; reads the dictionary once for all of them."""
 
     def read_numberings(self) -> list[Numbering]:
-        """Return the current counters of the captured tables, and the other sequences. Reads only."""
+        """Return the counters that number rows: those of table columns, and other sequences. Reads only."""
 
     def read_other_objects(self) -> list[OtherObject]:
         """Return the objects of the application that are neither tables nor sequences. Reads only."""
@@ -248,7 +251,7 @@ class SourceInstaller(Protocol):
     """The installation of capture and its removal."""
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
-        """Return what is missing or cannot be carried; reads only, no DDL and no DML."""
+        """Return findings about missing privileges, and tables or values that cannot be captured. Reads only."""
 
     def find_large_rows(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         """Count the rows that are larger than a message. Reads rows, for a limited time (rows.py)."""
@@ -304,49 +307,51 @@ class SourceRegistry(Protocol):
     def set_table_state(self, table_id: int, state: str, reason: str) -> None: ...
 
     def begin_comparison(self, table_id: int, reason: str) -> bool:
-        """Let the fill of an ACTIVE table ship only what differs from the full data, unless it has read rows already.
+        """Turn the fill of an ACTIVE table into a comparison: it ships only rows that differ from the full data.
 
-        `reason` identifies the request. Whatever else requests a fill, or changes the state, ends the comparison.
+        Return False if the table is not ACTIVE, or its fill has read rows already. `reason` identifies the request. Any
+        other request for a fill, or change of the state, ends the comparison.
         """
 
     def advance_comparison(self, table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> bool:
-        """Store the progress of the comparison with the reason `before`, and its new reason.
+        """Store the progress of the comparison that has the reason `before`, and its new reason `after`.
 
-        Without a reason it ends: the table is read if `done`, else all of its rows are shipped. Return False if it has
-        ended already.
+        An empty `after` ends the comparison: the fill is complete if `done`, else it ships all rows of the table.
+        Return False if the comparison has ended already.
         """
 
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
         """Exclude a table from later cuts because a row cannot be carried; its log rows and its fill stay as they are.
 
-        `SourceCapture.refresh_schemas` resumes it once it has been written to. A table that is already PAUSED keeps its
-        reason. Raises Fenced if another instance has raised the epoch.
+        `SourceCapture.refresh_schemas` resumes the table after the application has written to it. A table that is
+        already PAUSED keeps its reason. Raises Fenced if another instance has raised the epoch.
         """
 
-    def read_state(self) -> SourceState: ...
+    def read_state(self) -> SourceState:
+        """Return the checkpoint row."""
 
     def raise_epoch(self, epoch: Epoch) -> SourceState:
-        """Fence older instances. Raises Fenced if the source already has a higher epoch."""
+        """Store a higher producer epoch, which fences older instances. Raises Fenced if the source's is higher."""
 
     def read_identity(self) -> SourceIdentity | None:
         """Return the facts that distinguish this database from its copies. Reads only.
 
-        None where nothing distinguishes them, and where an installation of an older version has no place for them.
+        None if nothing distinguishes them, or if an installation of an older version cannot store these facts.
         """
         return None
 
     def store_identity(self, facts: Mapping[str, str]) -> None:
-        """Record the facts at the source, in the place of earlier ones."""
+        """Store at the source the facts that identify this database, in place of earlier ones."""
         return
 
     def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
-        """Return the batches with these numbers that the batch table has; the adapter answers reviews from them.
+        """Return those of these batches that the batch table records, so that the adapter can answer reviews.
 
         Waits for a local transaction that is committing, so that the absence of a batch of an older epoch is final.
         """
 
     def read_row_counts(self) -> dict[int, int]:
-        """Return, per table_id, the approximate row count of a captured table, if the database has statistics.
+        """Return the approximate row count of each captured table by table_id, if the database has statistics.
 
         Runs one statement, which reads no row of the application except in a small SQLite file.
         """
@@ -364,10 +369,10 @@ class SourceCapture(Protocol):
         """
 
     def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
-        """Wait for a second at most until there may be something to capture, checking every `pause_s`.
+        """Wait until there may be changes to capture, at most one second; check every `pause_s`.
 
-        The caller has nothing else to do for `rest_s`. A source may wait within the next `open_cut` instead. Return
-        False if it cannot wait at all, or cannot wait now.
+        `rest_s`: how long the caller has nothing else to do. A source may wait within the next `open_cut` instead.
+        Return False if the source cannot wait at all, or cannot wait now.
         """
         return False
 
@@ -392,10 +397,10 @@ class SourceCapture(Protocol):
         """Update the heartbeat row; it is captured like any other row."""
 
     def limit_lock_waits(self) -> None:
-        """Wait for locks of other sessions only for a moment from now on; a longer wait raises LockTimeout."""
+        """Set a short lock timeout if this database needs one; a longer wait for a lock then raises LockTimeout."""
 
     def read_backlog(self) -> dict[int, tuple[int, int]]:
-        """Return, per table_id, the number of waiting log rows and the age of the oldest blocker in seconds."""
+        """Return by table_id how many log rows wait, and the age in seconds of the oldest blocking transaction."""
 
     def limit_logs(self) -> None:
         """Stop capturing the tables whose logs are above the limits of the settings; they become RESYNC.
@@ -413,7 +418,7 @@ class SourceCapture(Protocol):
         return []
 
     def find_blocking_locks(self) -> dict[str, str]:
-        """Return, by table, the sessions whose table locks have delayed cuts for seconds."""
+        """Return by table a description of the sessions whose table locks have delayed cuts for seconds."""
         return {}
 
     def describe_blockers(self) -> str:

@@ -12,7 +12,7 @@ from venus.model import Column, Kind, LogicalType, TableSchema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureHandover:
-    """Statements, in order, by which a database takes over capture from another one, and the obstacles.
+    """The SQL statements by which a database takes over capture from another one, and what prevents that.
 
     `preparation` may be repeated, and runs before the transaction of `statements`: DDL ends its transaction in some
     databases.
@@ -24,31 +24,31 @@ class CaptureHandover:
 
 
 def next_version(known: TableSchema, here: TableSchema) -> TableSchema:
-    """Return the version in which capture continues with a table as it is here: the registered one, or the next. Pure.
+    """Return `known` if the table here has the same description, else the description here as the next version. Pure.
 
     A database of another kind describes its columns in its own way, so its version differs.
     """
     same = replace(here, table_id=known.table_id, version=known.version)
-    is_same = fingerprint(same) == fingerprint(known) and _describer(same) == _describer(known)
+    is_same = fingerprint(same) == fingerprint(known) and _source_names(same) == _source_names(known)
     return known if is_same else replace(same, version=known.version + 1)
 
 
 def registered_version(known: TableSchema, here: TableSchema) -> TableSchema:
-    """Return the version with which a handover registers a table. Pure.
+    """Return the schema version that a handover stores in the registry of the new database. Pure.
 
-    In a database of the same kind, capture itself follows differences, such as a default. The description by another
-    kind of database would look like a change of the columns, and every row would be read again.
+    Between databases of one kind it stays `known`: capture itself follows differences, such as a default. The
+    description by another kind of database would look like a change of columns, and every row would be read again.
     """
     return known if known.source_dialect == here.source_dialect else next_version(known, here)
 
 
-def _describer(schema: TableSchema) -> tuple[str, str, str]:
-    """Return what a fingerprint does not cover of a description: the broker accepts one for each version."""
+def _source_names(schema: TableSchema) -> tuple[str, str, str]:
+    """Return dialect, namespace and table name, which a fingerprint omits but one version may not change."""
     return schema.source_dialect, schema.namespace, schema.name
 
 
 def continued_values(schema: TableSchema, state: str, reason: str) -> dict[str, str | int | bytes | None]:
-    """Return the values of the registry's row for a table whose capture continues."""
+    """Return the column values of the registry row for a table whose capture continues in this database."""
     place = {"namespace": schema.namespace, "name": schema.name, "state": state, "reason": reason or None}
     return {**place, **version_values(schema)}
 
@@ -98,10 +98,10 @@ def can_exchange_values(one: LogicalType, other: LogicalType, *, is_other_kind: 
 
 
 def version_to_follow(at_cut: TableSchema, present: TableSchema | None) -> TableSchema:
-    """Return the version from which a former owner follows. It has the new owner's names, as `at_cut` has. Pure.
+    """Return the schema version with which the former source of a table begins to follow the new source. Pure.
 
-    The new owner describes its tables in its own way. That is no change, so the tables here need no statement for it. A
-    change of columns since the cut arrives in its place among the rows.
+    This is `present`, the description here, if columns and key are those of `at_cut`: that the new source describes the
+    table in its own way then needs no statement here. A change of columns since the cut arrives among the rows.
     """
     if present is None:
         return at_cut
@@ -116,7 +116,7 @@ def version_to_follow(at_cut: TableSchema, present: TableSchema | None) -> Table
 
 
 def _is_same_column(one: Column, other: Column, *, is_other_kind: bool) -> bool:
-    """Return whether two descriptions are of the same column."""
+    """Return whether two columns agree in name and type, and in databases of one kind also in nullability."""
     if one.name != other.name or (one.nullable != other.nullable and not is_other_kind):
         return False
     return can_exchange_values(one.type, other.type, is_other_kind=is_other_kind)

@@ -1,9 +1,9 @@
-"""Translation of conditions and index expressions into PostgreSQL's SQL, or the reason why there is none. Pure.
+"""Translation of check conditions and index expressions to PostgreSQL's SQL, or the reason why not. Pure.
 
 A check that means something else at the target is worse than no check: it would halt a table at a row that the source
 has accepted, or accept a row that the source would refuse. So only expressions of certainly equal meaning are
-translated, node by node of the parsed tree and with the types of the columns in view. sqlglot only parses; its
-generator is not used. The resulting text quotes the source's column names with double quotes, and nothing else.
+translated. The translator visits each node of the parsed tree and considers the types of the columns. sqlglot only
+parses; its generator is not used. The resulting text quotes column names, and nothing else, with double quotes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def add_check(
 
 
 def _proposal(text: str, grammar: Grammar, facts: Mapping[str, ColumnFact]) -> str:
-    """Return a proposal that compares texts exactly, for the end of a reason; empty if there is none."""
+    """Return, for the end of a reason, a check that compares texts exactly; empty if it cannot be translated either."""
     try:
         return f"; if exact spelling is meant: CHECK ({to_postgresql(text, grammar, facts, loose=True)})"
     except (NotPortableError, ImpliedError):
@@ -74,7 +74,7 @@ class ValueSort(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnFact:
-    """A column as comparisons at the source treat it."""
+    """The facts about a column that decide how the source compares its values."""
 
     name: str
     type: LogicalType
@@ -84,6 +84,8 @@ class ColumnFact:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
+    """A translated expression: its SQL, and the facts that decide what it can be compared with."""
+
     sql: str
     sort: ValueSort
     exact: bool = True
@@ -136,32 +138,36 @@ class _Translator:
         self._loose = loose
         comparisons = {"EQ": "=", "NEQ": "<>", "GT": ">", "GTE": ">=", "LT": "<", "LTE": "<="}
         self._rules: dict[str, Callable[..., _Term]] = {
-            **{name: partial(self._comparison, operator) for name, operator in comparisons.items()},
-            **{name: partial(self._arithmetic, sign) for name, sign in {"Add": "+", "Sub": "-", "Mul": "*"}.items()},
-            "NullSafeEQ": partial(self._comparison, "IS NOT DISTINCT FROM"),
-            "And": partial(self._junction, "AND"),
-            "Or": partial(self._junction, "OR"),
-            "Not": self._negation,
-            "Paren": self._parentheses,
-            "Column": self._column,
-            "Literal": self._literal,
+            **{name: partial(self._translate_comparison, operator) for name, operator in comparisons.items()},
+            **{
+                name: partial(self._translate_arithmetic, sign)
+                for name, sign in {"Add": "+", "Sub": "-", "Mul": "*"}.items()
+            },
+            "NullSafeEQ": partial(self._translate_comparison, "IS NOT DISTINCT FROM"),
+            "And": partial(self._translate_junction, "AND"),
+            "Or": partial(self._translate_junction, "OR"),
+            "Not": self._translate_negation,
+            "Paren": self._translate_parentheses,
+            "Column": self._translate_column,
+            "Literal": self._translate_literal,
             "Boolean": lambda node: _Term(str(node.this).lower(), ValueSort.BOOL),
-            "Neg": lambda node: self._number(node.this, "-{}"),
-            "Abs": lambda node: self._number(node.this, "abs({})"),
-            "Mod": self._remainder,
-            "In": self._in_list,
-            "Between": self._between,
-            "Is": self._null_test,
-            "Like": self._like,
-            "Length": self._length,
-            "Lower": partial(self._case_mapping, "lower"),
-            "Upper": partial(self._case_mapping, "upper"),
-            "Coalesce": self._coalesce,
+            "Neg": lambda node: self._require_number(node.this, "-{}"),
+            "Abs": lambda node: self._require_number(node.this, "abs({})"),
+            "Mod": self._translate_remainder,
+            "In": self._translate_in_list,
+            "Between": self._translate_between,
+            "Is": self._translate_null_test,
+            "Like": self._translate_like,
+            "Length": self._translate_length,
+            "Lower": partial(self._translate_case_mapping, "lower"),
+            "Upper": partial(self._translate_case_mapping, "upper"),
+            "Coalesce": self._translate_coalesce,
             "Introducer": lambda node: self.term(node.expression),  # names the character set of a constant
-            "Anonymous": self._function,
+            "Anonymous": self._translate_function,
         }
 
     def term(self, node: object) -> _Term:
+        """Translate a node of the parsed tree with its children. Raises NotPortableError."""
         rule = self._rules.get(type(node).__name__)
         if rule is None:
             raise NotPortableError(f"{str(node)[:60]} may mean something else in PostgreSQL")
@@ -169,7 +175,7 @@ class _Translator:
 
     # -- leaves ----------------------------------------------------------------------------------------------------
 
-    def _column(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_column(self, node) -> _Term:  # type: ignore[no-untyped-def]
         fact = self._facts.get(node.name.lower())
         if fact is None or node.table:
             raise NotPortableError(f"{node.name} is not a column that is carried")
@@ -177,7 +183,7 @@ class _Translator:
         quoted = '"' + fact.name.replace('"', '""') + '"'
         return _Term(quoted, sort, fact.exact or self._loose, fact.type.kind)
 
-    def _literal(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_literal(self, node) -> _Term:  # type: ignore[no-untyped-def]
         if not node.is_string:
             return _Term(node.this, ValueSort.NUMBER)
         if self._grammar.empty_is_null and not node.this:
@@ -186,30 +192,32 @@ class _Translator:
 
     # -- booleans -----------------------------------------------------------------------------------------------------
 
-    def _truth_value(self, node: object) -> _Term:
+    def _require_boolean(self, node: object) -> _Term:
         term = self.term(node)
         if term.sort is not ValueSort.BOOL:
             raise NotPortableError(f"{term.sql} stands where PostgreSQL requires a boolean")
         return term
 
-    def _junction(self, word: str, node) -> _Term:  # type: ignore[no-untyped-def]
-        return _Term(f"{self._truth_value(node.left).sql} {word} {self._truth_value(node.right).sql}", ValueSort.BOOL)
+    def _translate_junction(self, word: str, node) -> _Term:  # type: ignore[no-untyped-def]
+        return _Term(
+            f"{self._require_boolean(node.left).sql} {word} {self._require_boolean(node.right).sql}", ValueSort.BOOL
+        )
 
-    def _negation(self, node) -> _Term:  # type: ignore[no-untyped-def]
-        return _Term(f"NOT {self._truth_value(node.this).sql}", ValueSort.BOOL)
+    def _translate_negation(self, node) -> _Term:  # type: ignore[no-untyped-def]
+        return _Term(f"NOT {self._require_boolean(node.this).sql}", ValueSort.BOOL)
 
-    def _parentheses(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_parentheses(self, node) -> _Term:  # type: ignore[no-untyped-def]
         inner = self.term(node.this)
         return _Term(f"({inner.sql})", inner.sort, inner.exact, inner.kind)
 
-    def _null_test(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_null_test(self, node) -> _Term:  # type: ignore[no-untyped-def]
         if type(node.expression).__name__ != "Null":
             raise NotPortableError("IS with something other than NULL")
         return _Term(f"({self.term(node.this).sql} IS NULL)", ValueSort.BOOL)
 
     # -- comparisons -------------------------------------------------------------------------------------------------
 
-    def _comparison(self, operator: str, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_comparison(self, operator: str, node) -> _Term:  # type: ignore[no-untyped-def]
         equality = operator in ("=", "<>", "IS NOT DISTINCT FROM")
         left, right = self._make_comparable(self.term(node.left), self.term(node.right), equality=equality)
         return _Term(f"{left.sql} {operator} {right.sql}", ValueSort.BOOL)
@@ -220,7 +228,7 @@ class _Translator:
         if ValueSort.LITERAL in sorts and left.sort is not right.sort:
             return self._check_literal(left, right, equality=equality)
         if sorts == {ValueSort.BOOL, ValueSort.NUMBER}:
-            return _as_truth(left), _as_truth(right)
+            return _to_boolean(left), _to_boolean(right)
         if sorts == {ValueSort.NUMBER}:
             return left, right
         if sorts == {ValueSort.MOMENT} and left.kind is right.kind:
@@ -230,6 +238,7 @@ class _Translator:
         raise NotPortableError(f"databases compare {left.sql} and {right.sql} in different ways")
 
     def _check_literal(self, left: _Term, right: _Term, *, equality: bool) -> tuple[_Term, _Term]:
+        """Return both sides if PostgreSQL compares this constant with the value as the source does."""
         value, literal = (right, left) if left.sort is ValueSort.LITERAL else (left, right)
         if value.sort is ValueSort.TEXT:
             if not equality:
@@ -245,21 +254,21 @@ class _Translator:
             raise NotPortableError(f"the source treats different texts of {term.sql} as equal")
         return term
 
-    def _in_list(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_in_list(self, node) -> _Term:  # type: ignore[no-untyped-def]
         if node.args.get("query") is not None or not node.expressions:
             raise NotPortableError("it queries another table")
         value = self.term(node.this)
         listed = [self._make_comparable(value, self.term(each), equality=True)[1].sql for each in node.expressions]
         return _Term(f"{value.sql} IN ({', '.join(listed)})", ValueSort.BOOL)
 
-    def _between(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_between(self, node) -> _Term:  # type: ignore[no-untyped-def]
         value = self.term(node.this)
         low, high = (
             self._make_comparable(value, self.term(node.args[at]), equality=False)[1] for at in ("low", "high")
         )
         return _Term(f"{value.sql} BETWEEN {low.sql} AND {high.sql}", ValueSort.BOOL)
 
-    def _like(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_like(self, node) -> _Term:  # type: ignore[no-untyped-def]
         value, pattern = self.term(node.this), self.term(node.expression)
         if self._grammar.like_ignores_case:
             raise NotPortableError("LIKE ignores the case of letters at the source")
@@ -269,19 +278,20 @@ class _Translator:
 
     # -- arithmetic -------------------------------------------------------------------------------------------------
 
-    def _number(self, node: object, shape: str) -> _Term:
+    def _require_number(self, node: object, shape: str) -> _Term:
         """Return a numeric term; `shape` is its SQL with a placeholder for the operand."""
         term = self.term(node)
         if term.sort is not ValueSort.NUMBER:
             raise NotPortableError(f"{term.sql} is {term.sort.value}, not a number")
         return _Term(shape.format(term.sql), ValueSort.NUMBER)
 
-    def _arithmetic(self, sign: str, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_arithmetic(self, sign: str, node) -> _Term:  # type: ignore[no-untyped-def]
         return _Term(
-            f"{self._number(node.left, '{}').sql} {sign} {self._number(node.right, '{}').sql}", ValueSort.NUMBER
+            f"{self._require_number(node.left, '{}').sql} {sign} {self._require_number(node.right, '{}').sql}",
+            ValueSort.NUMBER,
         )
 
-    def _remainder(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_remainder(self, node) -> _Term:  # type: ignore[no-untyped-def]
         left, right = self.term(node.left), self.term(node.right)
         if left.kind is not Kind.INT or not right.sql.isdigit():
             raise NotPortableError("a remainder of something other than whole numbers")
@@ -289,35 +299,35 @@ class _Translator:
 
     # -- text ------------------------------------------------------------------------------------------------------
 
-    def _text(self, node: object) -> _Term:
+    def _require_text(self, node: object) -> _Term:
         term = self.term(node)
         if term.sort is not ValueSort.TEXT:
             raise NotPortableError(f"{term.sql} is {term.sort.value}, not text")
         return term
 
-    def _length(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_length(self, node) -> _Term:  # type: ignore[no-untyped-def]
         octets = self._grammar.length_in_bytes and bool(node.args.get("binary"))
-        return _Term(f"{'octet_length' if octets else 'length'}({self._text(node.this).sql})", ValueSort.NUMBER)
+        return _Term(f"{'octet_length' if octets else 'length'}({self._require_text(node.this).sql})", ValueSort.NUMBER)
 
-    def _case_mapping(self, word: str, node) -> _Term:  # type: ignore[no-untyped-def]
-        term = self._text(node.this)
+    def _translate_case_mapping(self, word: str, node) -> _Term:  # type: ignore[no-untyped-def]
+        term = self._require_text(node.this)
         ascii_only = ' COLLATE "C"' if self._grammar.folds_ascii_only else ""
         return _Term(f"{word}({term.sql}{ascii_only})", ValueSort.TEXT, term.exact)
 
-    def _coalesce(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_coalesce(self, node) -> _Term:  # type: ignore[no-untyped-def]
         first, *others = (self.term(each) for each in (node.this, *node.expressions))
         for other in others:
             self._make_comparable(first, other, equality=True)
         return _Term(f"coalesce({', '.join(t.sql for t in (first, *others))})", first.sort, first.exact, first.kind)
 
-    def _function(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _translate_function(self, node) -> _Term:  # type: ignore[no-untyped-def]
         name = str(node.this).lower()
         if name == "json_valid" and self.term(node.expressions[0]).kind is Kind.JSON:
             raise ImpliedError
         raise NotPortableError(f"PostgreSQL has no function {name}, or one that does something else")
 
 
-def _as_truth(term: _Term) -> _Term:
+def _to_boolean(term: _Term) -> _Term:
     """Return the constants 0 and 1 as booleans, for a comparison with a boolean column."""
     if term.sort is ValueSort.BOOL:
         return term

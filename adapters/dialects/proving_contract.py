@@ -1,4 +1,4 @@
-"""The contract of `venus prove`: the scratch schema that its cases use, and the facts that only the dialect can find.
+"""The interface by which `venus prove` runs its cases in a scratch schema of a dialect.
 
 Optional: a dialect that supports it has a module `proving` with `open_scratch(settings)`. The cases
 (venus/cli/prove/cases) use a `Place`: they write to it as an application does. Their statements are plain SQL that
@@ -68,7 +68,7 @@ def quote_name(name: str) -> str:
 
 
 class Place(Protocol):
-    """An empty database of one dialect."""
+    """An empty database in which a case of `venus prove` acts as the application."""
 
     dialect: str
 
@@ -103,13 +103,13 @@ class Place(Protocol):
         ...
 
     def torture(self) -> tuple[Mapping[str, Torture], Sequence[str]]:
-        """Return the hardest columns by name, and the statements that create the types that they need."""
+        """Return columns with values that are hard to carry, and the statements that create the types they need."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCheck:
-    """How the database executes one statement of capture."""
+    """The execution plan of one statement of capture, and a complaint if VENUS expects another plan."""
 
     #: probe, claim, changes, fill.
     name: str
@@ -134,7 +134,7 @@ class ScratchSchema(Place, Protocol):
         ...
 
     def removal(self) -> str:
-        """Return the statement with which a DBA removes the remains of a run."""
+        """Return the statements with which a DBA removes what an interrupted run has left."""
         ...
 
     def read_facts(self) -> list[tuple[str, str]]:
@@ -161,7 +161,7 @@ class ScratchSchema(Place, Protocol):
         ...
 
     def explain(self, recorded: RecordedStatements) -> list[PlanCheck]:
-        """Return the plans of probe, claim, changes and fill, from the statements that were rendered.
+        """Return the execution plans of the recorded statements of capture: probe, claim, changes, fill.
 
         The table `proof` and its log exist and have rows.
         """
@@ -169,6 +169,8 @@ class ScratchSchema(Place, Protocol):
 
 
 class _ProvingModule(Protocol):
+    """The module `proving` of a dialect."""
+
     def open_scratch(self, settings: Settings) -> ScratchSchema: ...
 
 
@@ -187,7 +189,7 @@ def open_scratch(settings: Settings) -> ScratchSchema:
 
 
 class UrlPlace:
-    """The part of a place that depends only on its URL; it tracks the sessions that it has opened."""
+    """Base of a `Place` that a URL names; it tracks the sessions that it has opened."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -198,7 +200,7 @@ class UrlPlace:
         return Settings.model_validate({"source": {"url": self.url}})
 
     def open(self) -> Source:
-        """Open the source."""
+        """Connect to this database as a source of capture."""
         return self.remember(open_source(self.settings()))
 
     def remember(self, session: S) -> S:
@@ -215,14 +217,14 @@ class UrlPlace:
 
 
 class DriverApplication:
-    """An application on a DB-API driver."""
+    """A session of the application over a DB-API connection."""
 
     def __init__(self, connection: Any, placeholder: str) -> None:
         self.connection = connection
         self.placeholder = placeholder
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement."""
+        """Run a statement, in which `?` stands for a value, and return its rows."""
         cursor = self.connection.cursor()
         if values:
             cursor.execute(sql.replace("?", self.placeholder), values)

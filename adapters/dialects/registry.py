@@ -1,4 +1,4 @@
-"""The databases that can be a source, by the scheme of their URL; and the parsing of database URLs.
+"""Choice of a source's dialect by the scheme of its URL, and parsing of database URLs.
 
 A new dialect needs a folder with a module `source` that defines `open_source(settings)` and `survey(settings, asked)`
 (survey_contract.py), a line in `DIALECTS` (__init__.py), and a pass through the conformance suite. A driver is imported
@@ -27,7 +27,7 @@ _PORT_MAX = 65_535
 
 
 def parse_url(url: str, option: str, form: str) -> sa.URL:
-    """Return the parts of a URL; `option` names its place, `form` its expected form. Raises ConfigError."""
+    """Parse a database URL. Raises ConfigError, which names the option `option` and the expected form `form`."""
     advice = VARIABLE if url.startswith("$") else _PERCENT
     refused = ConfigError(f"{option} is not a database URL", hint=f"{form}; {advice}")
     try:
@@ -43,7 +43,7 @@ def parse_url(url: str, option: str, form: str) -> sa.URL:
 
 
 def _find_fault(url: sa.URL) -> str:
-    """Return the part of a URL that no driver can use; the drivers' own errors would not name it."""
+    """Return what makes a URL unusable for every driver, empty if nothing does; the drivers' errors do not say it."""
     values = [value for given in url.query.values() for value in ([given] if isinstance(given, str) else given)]
     if any("\0" in (part or "") for part in (url.username, url.password, url.host, url.database, *values)):
         return "it contains a NUL character"
@@ -62,12 +62,12 @@ _OWN_OPTION = "venus_"
 
 
 def read_own_options(url: sa.URL) -> dict[str, str | tuple[str, ...]]:
-    """Return VENUS's own options in a URL of a source; they concern capture."""
+    """Return the query options of a source URL that VENUS reads itself (`venus_...`); they concern capture."""
     return {name: value for name, value in url.query.items() if name.startswith(_OWN_OPTION)}
 
 
 def replace_own_options(url: str, source: str, option: str) -> str:
-    """Return a URL with VENUS's own options replaced by those of the URL `source`; `option` names its place.
+    """Return a URL with VENUS's own options replaced by those of the URL `source`; errors name the option `option`.
 
     Options of another kind of database are dropped, because they mean nothing here.
     """
@@ -98,14 +98,20 @@ def describe_database(url: str) -> str:
 
 
 class _SourceModule(Protocol):
+    """The module `source` of a dialect, as far as this module calls it."""
+
     def open_source(self, settings: Settings) -> Source: ...
 
 
 class _AdoptingInstaller(Protocol):
+    """An installer that can complete an installation that a DBA has run as a script (Option.ADOPT)."""
+
     def adopt(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]: ...
 
 
 class _TypeMapInstaller(Protocol):
+    """An installer that can carry columns as another type than the default one (Option.TYPE_MAP)."""
+
     def request_types(self, type_map: Mapping[str, str], include: Seq[str], exclude: Seq[str]) -> None: ...
 
 
@@ -130,7 +136,7 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
                 f"[source] {needed.name.lower()} is not available for {dialect}",
                 hint=f"it is for {_dialects_with(needed)}",
             )
-    source = cast(_SourceModule, _module(dialect, "source")).open_source(settings)
+    source = cast(_SourceModule, _import_module(dialect, "source")).open_source(settings)
     if type_map:
         try:
             cast(_TypeMapInstaller, source.installer).request_types(
@@ -145,10 +151,11 @@ def open_source(settings: Settings, type_map: Mapping[str, str] | None = None) -
 def survey(settings: Settings, asked: SurveyRequest) -> Survey:
     """Survey the source that `[source] url` names, before or after an installation. Reads only."""
     dialect = dialect_of(settings.source.url.get_secret_value())
-    return cast(Surveyor, _module(dialect, "source")).survey(settings, asked)
+    return cast(Surveyor, _import_module(dialect, "source")).survey(settings, asked)
 
 
-def _module(dialect: str, name: str) -> object:
+def _import_module(dialect: str, name: str) -> object:
+    """Import a module of a dialect. Raises ConfigError if the database's driver is not installed."""
     try:
         return import_module(f"venus.adapters.dialects.{dialect}.{name}")
     except ModuleNotFoundError as e:
@@ -160,7 +167,7 @@ def _module(dialect: str, name: str) -> object:
 
 
 def adopt(source: Source, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    """Complete an installation that was run by hand. Raises ConfigError for a dialect without this option."""
+    """Complete an installation that a DBA has run as a script. Raises ConfigError for a dialect without --adopt."""
     if Option.ADOPT not in options_of(source.name):
         raise ConfigError(
             f"--adopt is not available for {source.name}", hint=f"it is for {_dialects_with(Option.ADOPT)}"

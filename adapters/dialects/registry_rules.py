@@ -1,4 +1,4 @@
-"""Rules that the registries of all dialects share: rows, halted tables, released tables, restored sources.
+"""Rules that the registries of captured tables share in all dialects: halts, releases, limits, restored sources.
 
 A table halts if a row cannot be carried. The registry keeps it PAUSED, so cuts skip its log rows. VENUS tries it again
 as soon as it has been written to, because that write may have corrected the row. The next cut then reads this table
@@ -67,7 +67,7 @@ def qualified_names(tables: Iterable[RegisteredTable], table_ids: Iterable[int])
 
 
 def refuse_if_written(places: Mapping[int, str], written: Iterable[int]) -> None:
-    """Raise Refused for a table that has triggers: without its log the application's statements would fail."""
+    """Raise Refused if triggers still write a log that is about to be removed: the application's DML would fail."""
     for table_id in sorted(places.keys() & set(written)):
         why = f"{places[table_id]} has triggers again: they were installed in the meantime"
         raise Refused(why, hint=f"`venus uninstall-triggers {places[table_id]}` once more")
@@ -96,7 +96,7 @@ NO_LIMITS = LogLimits()
 
 
 def log_limits(settings: Settings) -> LogLimits:
-    """Return the limits of the settings."""
+    """Return the limits of a log that the settings configure."""
     given = settings.source
     return LogLimits(rows_max=given.log_rows_max, bytes_max=given.log_bytes_max, tablespace=given.log_tablespace)
 
@@ -106,7 +106,7 @@ LOG_FULL = "its log reached "
 
 
 def full_log_reason(limits: LogLimits) -> str:
-    """Return why a table whose log has reached its limit is RESYNC."""
+    """Return the reason that the registry stores for a table that is RESYNC because its log reached a limit."""
     return f"{LOG_FULL}{limits.describe()} and takes no more: `venus install-triggers`, then `venus resync TABLE`"
 
 
@@ -145,6 +145,7 @@ def unreadable_reason(table: RegisteredTable, way_out: str) -> str:
 
 
 def _with_earlier_reason(table: RegisteredTable, reason: str) -> str:
+    """Append the table's earlier state or reason to a reason, so that `state_before_halt` can restore it."""
     if table.state == RELEASING:
         return f"{reason}{HALTED_ON_THE_WAY}"
     return f"{reason}{_MISSED}{table.reason}" if table.state == "RESYNC" else reason
@@ -170,6 +171,8 @@ def state_before_halt(table: RegisteredTable) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class _Halt:
+    """The last halt of a table: the version of its log, the count of halts, the earliest time of the next try."""
+
     log_version: int
     count: int
     not_before: float
@@ -187,11 +190,11 @@ class HaltTracker:
         self._began = 0.0
 
     def start_table(self) -> None:
-        """Record that the reading of a table begins."""
+        """Record when the reading of a table begins, so that a halt knows how long the try took."""
         self._began = self._monotonic()
 
     def record_halt(self, schema: TableSchema, log_version: int, why: object, *, hint: str = "") -> TableHalted:
-        """Return the error to raise for the table that is being read; `log_version` is that of this snapshot."""
+        """Record that the table being read halts, and return the error to raise; `log_version`: of this snapshot."""
         now = self._monotonic()
         before = self._known.get(schema.table_id)
         count = before.count + 1 if before else 1
@@ -200,7 +203,7 @@ class HaltTracker:
         return TableHalted(schema, str(why), hint=hint)
 
     def may_retry(self, table_id: int, log_version: int) -> bool:
-        """Whether to try a halted table again: if it was written to since, or an earlier process halted it."""
+        """Whether capture may try a halted table again: it was written to since, or an earlier process halted it."""
         known = self._known.get(table_id)
         return known is None or (known.log_version != log_version and self._monotonic() >= known.not_before)
 
@@ -217,7 +220,7 @@ MOVED = (
 
 
 def find_other_database(identity: SourceIdentity | None) -> str:
-    """Return why the present database is not the one that was captured before; empty if it is. Pure."""
+    """Describe how this database differs from the one that was captured before; empty if it is the same. Pure."""
     if identity is None:
         return ""
     before, now = identity.recorded, identity.present
@@ -226,7 +229,7 @@ def find_other_database(identity: SourceIdentity | None) -> str:
 
 
 def find_other_server(identity: SourceIdentity | None) -> str:
-    """Describe a change that a fail-over, but also a copy, makes to the server; empty if there is none. Pure."""
+    """Describe how the server differs from the recorded one (a fail-over, or a copy); empty if it does not. Pure."""
     if identity is None or find_other_database(identity):
         return ""
     facts = [fact for fact in identity.doubtful if identity.recorded.get(fact) and identity.present.get(fact)]
@@ -240,13 +243,14 @@ def describe_identity(identity: SourceIdentity | None) -> str:
 
 
 def _describe_difference(what: str, identity: SourceIdentity, facts: Iterable[str]) -> str:
+    """Return `what` with the facts whose present value differs from the recorded one; empty if none does."""
     before, now = identity.recorded, identity.present
     differ = [f"{fact} {now[fact]}, was {before[fact]}" for fact in facts if now[fact] != before[fact]]
     return f"{what} ({'; '.join(differ)})" if differ else ""
 
 
 def confirm_identity(source_registry: SourceRegistry, *, moved: bool = False) -> str:
-    """Record the database as the captured one; with `moved`, even in place of the recorded one.
+    """Record this database as the captured one; with `moved`, even in place of another recorded one.
 
     Return a warning if it may be a copy. Raises Diverged if it is another database: its changes would travel under the
     name of the original. Doubtful facts stay as they are until `moved` confirms them.
@@ -269,13 +273,13 @@ class SourceRestored(DatabaseUnavailable):
 
 
 class RestoreGuard:
-    """Guard against a restored source: it remembers the newest batch that a session has found or committed there."""
+    """Guard that detects a restored source by the newest batch that was found or committed since it was opened."""
 
     def __init__(self) -> None:
         self._batch: BatchNo | None = None
 
     def record_batch(self, batch: BatchNo) -> None:
-        """Record the newest batch."""
+        """Record the newest batch that the source has."""
         self._batch = batch
 
     def check(self, place: object, checkpoint: SourceState) -> None:
@@ -287,7 +291,7 @@ class RestoreGuard:
 
 
 def version_values(schema: TableSchema, number_max: int = 0) -> dict[str, str | int | bytes | None]:
-    """Return the values of the registry's row for a table's version."""
+    """Return the values that store a version of a table in the registry, by column name."""
     return {
         "table_id": schema.table_id,
         "schema_wire": to_wire(schema).SerializeToString(deterministic=True),
@@ -297,7 +301,7 @@ def version_values(schema: TableSchema, number_max: int = 0) -> dict[str, str | 
 
 
 def fill_values(before: FillState, after: FillState) -> dict[str, int | bytes | None]:
-    """Return the values that store the progress of a fill, unless an operator restarted it in the meantime."""
+    """Return the parameters of the statement that stores a fill's progress, unless the fill was restarted since."""
     return {
         "table_id": after.table_id,
         "cursor": after.cursor or None,
@@ -311,23 +315,23 @@ def fill_values(before: FillState, after: FillState) -> dict[str, int | bytes | 
 
 
 def comparison_values(table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> dict[str, Any]:
-    """Return the values that store the progress of a comparison."""
+    """Return the parameters of the statement that stores the progress of a comparison."""
     values: dict[str, Any] = {"table_id": table_id, "rows_done": rows_done, "done": int(done)}
     return values | {"known_reason": before, "new_reason": after or None}
 
 
 def comparison_reason(cause: str) -> str:
-    """Return the reason of a table whose fill is a comparison; each request has a unique one."""
+    """Return the reason that marks a table's fill as a comparison; it is unique to each request."""
     return f"{COMPARED} since {datetime.now(UTC).isoformat()}: {cause}"
 
 
 def parse_schema(wire: bytes) -> TableSchema:
-    """Return the version of a table that the registry stores."""
+    """Decode the schema of a table from the bytes that the registry stores."""
     return from_wire(change_pb2.TableSchema.FromString(wire))
 
 
 def registered_table(schema: TableSchema, state: str, reason: str | None, fill: Seq[Any]) -> RegisteredTable:
-    """Return a table of the registry. `fill`: cursor, rows, estimate, done, sweep."""
+    """Build a RegisteredTable from a registry row. `fill`: cursor, rows, estimate, done, sweep."""
     cursor, rows, estimate, done, sweep_from = fill
     progress = FillState(
         table_id=schema.table_id,
@@ -341,17 +345,17 @@ def registered_table(schema: TableSchema, state: str, reason: str | None, fill: 
 
 
 def source_state(row: Seq[Any]) -> SourceState:
-    """Return the checkpoint row."""
+    """Build a SourceState from the columns of the checkpoint row."""
     return SourceState(epoch=Epoch(int(row[0])), next_sequence=Sequence(int(row[1])), last_batch=BatchNo(int(row[2])))
 
 
 def batch_values(batches: Iterable[BatchRecord]) -> list[tuple[int, int, int, int, str]]:
-    """Return the batch rows by which half messages are decided: only numbers and hexadecimal digits."""
+    """Return batches as rows of the batch table, which contain only numbers and hexadecimal digits."""
     return [(b.batch_no, b.epoch, b.first_sequence, b.last_sequence, f"{b.digest:016x}") for b in batches]
 
 
 def batch_records(rows: Iterable[Seq[Any]]) -> dict[BatchNo, BatchRecord]:
-    """Return batch rows by number."""
+    """Build batch records from rows of the batch table, by batch number."""
     records = (
         BatchRecord(
             batch_no=BatchNo(int(number)),

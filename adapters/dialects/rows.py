@@ -1,7 +1,7 @@
-"""Rows of one captured table as sections: bounded reading, canonical text, limits, packed bytes.
+"""Conversion of a captured table's rows to sections: bounded reading, canonical text, limits, packed bytes.
 
-This step lies between the snapshot and the batches. A dialect supplies the SQL, and the conversion of a column's values
-into canonical text; later steps see no values of a database.
+A snapshot supplies the rows, and batches consist of the sections. A dialect supplies the SQL, and the conversion of a
+column's values to canonical text; later steps see no values of a database.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class FillCursor:
 
     @property
     def cursor(self) -> bytes:
-        """The position as the registry stores it."""
+        """The bytes of this cursor that the registry stores."""
         return json.dumps({"after": self.after, "end": self.end}, ensure_ascii=False).encode()
 
 
 def describe_size(nbytes: int) -> str:
-    """Describe a row that is too large to be carried."""
+    """Describe the size of a row that is too large to be carried, and the limit."""
     return f"{nbytes / (1 << 20):.1f} MiB, a row can have {ROW_BYTES_MAX >> 20} MiB"
 
 
@@ -140,7 +140,7 @@ class RowStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAccess:
-    """Statements and rules that read one version of a table; each dialect adds its own.
+    """How a dialect reads one version of a table: its statements, and the conversion of values to canonical text.
 
     A row is read as (key, other columns, exists, only inserted).
     """
@@ -216,6 +216,7 @@ class TableAccess:
         )
 
     def _convert_columns(self, columns: Seq[Row], rows: list[Row]) -> list[Seq[Value]]:
+        """Convert the values of each column to canonical text. Raises UnfitRow for a value that has none."""
         texts: list[Seq[Value]] = []
         for n, values in enumerate(columns):
             try:
@@ -228,6 +229,7 @@ class TableAccess:
         return texts
 
     def _raise_unfit_row(self, column: int, values: Row, rows: list[Row]) -> None:
+        """Raise UnfitRow for the first row whose value in this column has no canonical text."""
         for value, row in zip(values, rows, strict=True):
             try:
                 self.canonical_texts(column, [value])
@@ -253,7 +255,7 @@ def divide_section(section: TableChanges, bytes_max: int) -> Iterator[TableChang
 
 
 def slice_section(section: TableChanges, ids: Ints, rows: Ints, start: int, end: int) -> TableChanges:
-    """Return some rows of a section, by the bounds of all its record ids and rows."""
+    """Return the rows `start` to `end` of a section; `ids` and `rows` are the byte bounds of its packed values."""
     return replace(
         section,
         record_ids=_slice_packed(section.record_ids, ids, start, end),

@@ -1,8 +1,8 @@
 """SQL as text: the named blocks of .sql files, the script of an installation, and statements of other sessions.
 
-A DBA can read the .sql files; a block is headed `-- name --`, and every dialect has its own loader. The parts of a
-block are SQL that the caller has quoted; a missing part raises KeyError. The script that `--dry-run` prints is for
-databases whose clients need only semicolons. A statement of another session is shown without its values.
+A DBA can read the .sql files. A block begins with a line `-- name --`, and every dialect has its own loader. Callers
+fill the {placeholders} of a block with quoted SQL; a missing one raises KeyError. The script that `--dry-run` prints is
+for databases whose clients need only semicolons. A statement of another session is shown without its values.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def refuse_blocked(findings: Iterable[Finding]) -> None:
 
 
 def plain_script(steps: Seq[InstallStep], *, removal: bool) -> str:
-    """Return the statements, each with its purpose; for existing objects, only the purpose."""
+    """Return the steps as an SQL script: each statement after its purpose; for existing objects, only the purpose."""
     open_steps = [step for step in steps if not step.exists]
     if not open_steps:
         return NOTHING
@@ -59,12 +59,13 @@ def plain_script(steps: Seq[InstallStep], *, removal: bool) -> str:
 
 
 def _paragraphs(steps: Seq[InstallStep]) -> Iterator[str]:
+    """Yield for each step a comment with its purpose, and its statement unless the object exists."""
     for step in steps:
         yield purpose_comment(step) + ("" if step.exists else f"{step.sql.rstrip().rstrip(';')};\n")
 
 
 def purpose_comment(step: InstallStep) -> str:
-    """Return the comment in front of a statement. Raises Refused for a name that would end the line."""
+    """Return the SQL comment that states the purpose of a step. Raises Refused for a name that would end the line."""
     if not (step.table + step.what).isprintable():
         shown = "".join(c if c.isprintable() else "?" for c in step.table)
         raise Refused(
@@ -87,17 +88,17 @@ RecordedStatements = dict[tuple[str, str], dict[str, None]]
 
 
 class Statements:
-    """The .sql files of one package."""
+    """Loader of the .sql files of one package; a call renders one of their named blocks."""
 
     def __init__(self, package: str, *, block_end: str = "") -> None:
-        """`block_end`: a text that ends with this keeps its last semicolon."""
+        """`block_end`: a statement that ends with this text keeps its last semicolon."""
         self._package = package
         self._block_end = block_end
         self._read: dict[str, dict[str, str]] = {}
         self._recorded: RecordedStatements | None = None
 
     def __call__(self, file: str, block: str, /, **parts: str) -> str:
-        """Return a block with its {parts} filled in, in one pass."""
+        """Return a block of a file as SQL, with each {placeholder} replaced by the part of that name."""
         text = _PART.sub(lambda found: parts[found[1]], self.blocks(file)[block])
         if self._recorded is not None:
             texts = self._recorded.setdefault((file, block), {})
@@ -108,7 +109,7 @@ class Statements:
 
     @contextmanager
     def record(self) -> Iterator[RecordedStatements]:
-        """Record what is rendered in the block, for `venus prove`."""
+        """Record the statements that are rendered while the context is open, for `venus prove`."""
         recorded: RecordedStatements = {}
         self._recorded = recorded
         try:
@@ -117,7 +118,7 @@ class Statements:
             self._recorded = None
 
     def names(self) -> list[tuple[str, str]]:
-        """Return every block as file and name."""
+        """Return (file, block) for every block of the package."""
         names = sorted(file.name.removesuffix(".sql") for file in self._folder.iterdir() if file.name.endswith(".sql"))
         return [(name, block) for name in names for block in self.blocks(name)]
 

@@ -29,7 +29,7 @@ _VALUE_HEAD_BYTES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingPace:
-    """The costs of a dialect on the machine of the benchmarks (bench/forecast.py)."""
+    """The costs of reading rows and of the triggers in one dialect, as benchmarks measured them (bench/forecast.py)."""
 
     #: The time to read one row in a fill: for the row itself, for each of its values, for each KiB of its values.
     row_us: float
@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
-    """One table that the patterns choose."""
+    """The size of one chosen table, with its rate of changes and a sample, as far as they are known."""
 
     namespace: str
     name: str
@@ -113,7 +113,7 @@ UNKNOWN_RATES = LogRates()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The result of a survey."""
+    """The result of a survey: the server, its chosen tables, other objects, and the figures that are unknown."""
 
     server: str
     pace: ReadingPace
@@ -136,7 +136,7 @@ class Surveyor(Protocol):
 
 
 class Sampler:
-    """Sampler of tables within a limited time."""
+    """Sampler that reads some rows of each table until the time limit of the survey."""
 
     def __init__(self, asked: SurveyRequest) -> None:
         self._monotonic = asked.monotonic
@@ -183,7 +183,7 @@ def choose_large_columns(columns: Iterable[Column]) -> list[Column]:
 
 
 def code_facts(lines: Iterable[tuple[str, int]], invalid: Iterable[tuple[str, int]]) -> list[SourceFact]:
-    """Return the facts about the application's code: lines, and invalid objects, by kind."""
+    """Return facts that count the application's lines of code and its invalid objects, by kind of object."""
     named = (("lines of code", lines), ("invalid objects", invalid))
     found = [(what, ", ".join(f"{kind.lower()} {count:,}" for kind, count in rows if count)) for what, rows in named]
     return [SourceFact(what=what, value=value) for what, value in found if value]

@@ -1,4 +1,4 @@
-"""The contract of verification: bucket checksums, the rows in a bucket, and the keys that still wait in the log.
+"""The interface by which `venus verify` reads a database: checksums of buckets, their rows, keys that wait in the log.
 
 Optional: a dialect that supports it has a module `verify` with `open_reader(settings)`. A reader holds one snapshot at
 a time, between `begin` and `end`. Other tools do the same (data-diff, Veridata): databases compute checksums where the
@@ -56,7 +56,7 @@ _STYLES = {
 
 
 def style_of(logical: LogicalType) -> FormStyle:
-    """Return the style of a column's forms."""
+    """Return how canonical texts of this type become forms, the texts that are compared."""
     if logical.kind is Kind.DECIMAL and not logical.precision:
         return FormStyle.NUMBER  # no scale is declared: 1.5 and 1.50 are one value
     return _STYLES.get(logical.kind, FormStyle.PLAIN)
@@ -64,7 +64,7 @@ def style_of(logical: LogicalType) -> FormStyle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One table to compare, described alike for both sides."""
+    """One table to compare, described in the same way for source and target."""
 
     schema: TableSchema
     where: str = ""  # a condition in SQL that both databases accept
@@ -77,7 +77,7 @@ class TableReplaced(SchemaChanged):
 
     @classmethod
     def for_subject(cls, subject: Subject) -> TableReplaced:
-        """Return the error that names the table."""
+        """Return the error that names the table of a comparison."""
         return cls(
             f"{subject.schema.qualified_name} at the source is not the captured table: it was altered, "
             "dropped or renamed; `venus status` says what to do once `venus sync` has noticed the change"
@@ -86,7 +86,7 @@ class TableReplaced(SchemaChanged):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """A part of a table in buckets: by ranges of the leading key column, or (`step` 0) the whole table by key digest.
+    """A part of a table, divided into buckets by ranges of the leading key column, or (`step` 0) by key digest.
 
     Ranges are contiguous, so that a differing bucket is read through the key's index and rows that change together
     share a few buckets. `low` and `high` bound the rows (None = open). Rows outside of the planned
@@ -127,7 +127,7 @@ Buckets = dict[int, tuple[int, int]]
 
 
 class Reader(Protocol):
-    """One session at a database that is compared; used by one thread."""
+    """Reader of one database of a comparison: it reads checksums and rows in a snapshot. Used by one thread."""
 
     #: Whether the database computes checksums; otherwise the adapter reads the rows and computes them.
     pushes_down: bool
@@ -153,7 +153,9 @@ class Reader(Protocol):
         """
         ...
 
-    def read_buckets(self, subject: Subject, part: Slice) -> Buckets: ...
+    def read_buckets(self, subject: Subject, part: Slice) -> Buckets:
+        """Return the row count and the sum of the checksums of each bucket."""
+        ...
 
     def read_hashes(self, subject: Subject, part: Slice, buckets: Collection[int]) -> Iterator[tuple[Key, int]]:
         """Yield key and checksum of every row in these buckets."""
@@ -182,7 +184,7 @@ class SourceReader(Reader, Protocol):
     def read_next_sequence(self) -> Sequence:
         """Return the next Sequence of the checkpoint row in this snapshot.
 
-        Every change that the snapshot shows is in a batch below it, or its key is in the log (`waiting`).
+        Every change that the snapshot shows is in a batch below it, or its key is in the log (`find_waiting_keys`).
         """
         ...
 
@@ -210,11 +212,11 @@ class ChecksumReader(ABC):
 
     @abstractmethod
     def _form_terms(self, subject: Subject, *, bare: bool = False) -> list[str]:
-        """Return the SQL of the forms of all columns; `bare`: without lengths."""
+        """Return for each column the SQL of its form, the text that is compared; `bare`: without its length."""
 
     @abstractmethod
     def _checksum_term(self, subject: Subject, forms: Seq[str]) -> str:
-        """Return the SQL of the checksum of these forms."""
+        """Return the SQL that computes the checksum of a row from the SQL of its forms."""
 
     @abstractmethod
     def _leading_key(self, subject: Subject) -> str:
@@ -222,11 +224,11 @@ class ChecksumReader(ABC):
 
     @abstractmethod
     def _range_bucket(self, key: str, part: Slice) -> str:
-        """Return the SQL of the bucket of a row in a range slice."""
+        """Return the SQL that computes a row's bucket number in a range slice; `key` is the leading key column."""
 
     @abstractmethod
     def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
-        """Return the parts of a block that select the rows with these keys."""
+        """Return the placeholders of a block, with the SQL that selects the rows with these keys."""
 
     def read_buckets(self, subject: Subject, part: Slice) -> Buckets:
         bucket, where = self._bucket_term(subject, part), self._slice_condition(subject, part, None)
@@ -246,15 +248,18 @@ class ChecksumReader(ABC):
         return [(r[1 : 1 + width], int(r[0]), r[1 + width :]) for r in self._query("forms", subject, **parts)]
 
     def _key_forms(self, subject: Subject) -> str:
+        """Return the SQL of the forms of the key columns, without lengths."""
         return ", ".join(self._form_terms(subject, bare=True)[: len(subject.schema.key)])
 
     def _bucket_term(self, subject: Subject, part: Slice) -> str:
+        """Return the SQL that computes a row's bucket number in any slice."""
         if part.step:
             return self._range_bucket(self._leading_key(subject), part)
         forms = self._form_terms(subject)[: len(subject.schema.key)]
         return f"({self._checksum_term(subject, forms)} & {part.buckets - 1})"
 
     def _slice_condition(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> str:
+        """Return the SQL condition that selects a slice's rows, of all buckets or of these."""
         if part.step:
             return range_condition(subject, self._leading_key(subject), part, buckets)
         bucket = self._bucket_term(subject, part)
@@ -264,7 +269,7 @@ class ChecksumReader(ABC):
 
 
 class RowReader:
-    """A reader without checksums of the database: the caller reads the rows and computes the checksums itself."""
+    """A reader of a database that computes no checksums: the caller reads the rows and computes them."""
 
     pushes_down = False
 
@@ -283,14 +288,14 @@ def _refuse_checksums(subject: Subject) -> NoReturn:
 
 
 def key_forms(columns: Seq[Seq[Value]], schema: TableSchema) -> list[Key]:
-    """Return the keys of rows; `columns` begin with the columns of the key."""
+    """Return the key of each row, in forms; `columns` are the values by column, the key columns first."""
     types = [c.type for c in schema.wire_columns[: len(schema.key)]]
     texts = [plain_forms(kind, column) for kind, column in zip(types, columns, strict=False)]
     return list(zip(*texts, strict=True))
 
 
 def plain_forms(kind: LogicalType, values: Seq[Value]) -> list[str]:
-    """Return the forms of one column, without lengths."""
+    """Convert the canonical texts of one column to forms, the texts that are compared, without lengths."""
     match style_of(kind):
         case FormStyle.HEX:
             return [NULL if v is None else v.hex() for v in values]  # type: ignore[union-attr]
@@ -302,7 +307,7 @@ def plain_forms(kind: LogicalType, values: Seq[Value]) -> list[str]:
 
 
 def sized_forms(kind: LogicalType, values: Seq[Value]) -> list[str]:
-    """Return the forms of one column."""
+    """Convert the canonical texts of one column to forms, with the length before a form that can be any text."""
     texts = plain_forms(kind, values)
     if style_of(kind) not in (FormStyle.FREE, FormStyle.PADDED):
         return texts
@@ -335,6 +340,8 @@ def _range_term(key: str, low: int | None, high: int | None) -> str:
 
 
 class _VerifyModule(Protocol):
+    """The module `verify` of a dialect."""
+
     def open_reader(self, settings: Settings) -> SourceReader: ...
 
 

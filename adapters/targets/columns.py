@@ -1,4 +1,4 @@
-"""The columns of a target: the rules of its configuration and its masking key, and tables as the target gets them."""
+"""A target's rules for columns (drop, rename, mask), applied to the table versions that it receives."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TargetColumns:
     def project_all(self, schemas: Iterable[TableSchema], *, elsewhere: Seq[str] | None = ()) -> list[TableSchema]:
         """Return these table versions as a new target gets them. Raises ConfigError for a rule that does not fit.
 
-        A rule may also name a table that only `elsewhere` contains; None = any table.
+        A rule may also name a table that only `elsewhere` contains; with `elsewhere` = None it may name any table.
         """
         every = list(schemas)
         if self.rules.is_empty:
@@ -80,8 +80,9 @@ class TargetColumns:
     ) -> TableSchema:
         """Return a version from the broker as the target gets it; `received`: all versions that the target has.
 
-        `others` arrive together with it. If a rule does not fit a new table, or its predicate may have been
-        meant for another table, the returned version has a reason to halt in place of rules (`reason_to_halt`).
+        `others` are the versions that arrive together with `schema`. If a rule does not fit a new table, or its
+        predicate may have been meant for another table, the returned version has a reason to halt in place of rules
+        (`reason_to_halt`).
         """
         if self.rules.is_empty and not self._where:
             return schema
@@ -100,12 +101,12 @@ class TargetColumns:
         return project_schema(schema, found.get(schema.table_id, TableColumns()))
 
     def follow(self, before: TableSchema, after: TableSchema) -> TableSchema:
-        """Return another version of a table as the target gets it; `before` is the newest received."""
+        """Return `after`, another version of a table, as the target gets it; `before`: the newest version received."""
         columns = self.rules.follow(source_of(before), columns_of(before), after)
         return project_schema(after, columns)
 
     def project_as(self, before: TableSchema, columns: TableColumns, schema: TableSchema) -> TableSchema:
-        """Return another version of a table by the rules `columns` for `before`, the newest received version."""
+        """Return `schema` as the target gets it; `columns`: the rules for `before`, the newest version received."""
         return project_schema(schema, self.rules.follow(source_of(before), columns, schema))
 
     def configure(
@@ -133,6 +134,7 @@ class TargetColumns:
         return found
 
     def _find_unnamed(self, schema: TableSchema) -> dict[int, ColumnRule]:
+        """Return the stored rules to keep: of dropped columns and, unless new columns are carried, of unnamed ones."""
         before, there = columns_of(schema).by_number, {c.number for c in source_of(schema).columns}
         kept = {n: rule for n, rule in before.items() if n not in there}
         if self.rules.new_columns == "carry":
@@ -141,7 +143,7 @@ class TargetColumns:
         return kept | {n: rule for n, rule in before.items() if rule.is_undecided and n not in named}
 
     def refuse_changed(self, newest: Seq[TableSchema], dropped: Mapping[int, Collection[str]]) -> None:
-        """Raise Refused if the rules differ from those of these tables, for a target that keeps all values."""
+        """Raise Refused if the rules have changed since these tables were stored; for targets that keep old values."""
         if self.rules.is_empty and not any(isinstance(schema, ProjectedSchema) for schema in newest):
             return
         wanted = self.configure(newest, elsewhere=None, dropped=dropped)

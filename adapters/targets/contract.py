@@ -5,8 +5,8 @@ whole cuts only, each together with the offset that follows it. If a process is 
 gap and no overlap. A target acknowledges an offset at the broker only when the changes below it are durable. Each kind
 of target decides how it stores rows, the offset and operators' requests (PostgreSQL: tables; Parquet: a manifest).
 
-`TargetCapabilities` lists what only some kinds can do. A caller checks it with `require`, never by the name of a kind.
-Verification also needs the offset that each table of a target has reached (`TargetReader`).
+`TargetCapabilities` lists what only some kinds can do. A caller checks a capability with `require_capability`, never
+the name of a kind. Verification also needs the offset that each table of a target has reached (`TargetReader`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TargetReader(Reader, Protocol):
     """A session that reads a target for a comparison."""
 
     def read_reached_offset(self, subject: Subject) -> ReachedOffset:
-        """Return the offset of this table in the snapshot of `begin`. Raises TargetError if it was never loaded."""
+        """Return the offset that this table has reached in the snapshot. Raises TargetError if it was never loaded."""
         ...
 
     def read_parked_rows(self, subject: Subject) -> dict[bytes, str]:
@@ -100,6 +100,8 @@ _WAYS_OUT = {"cuts_over": "load a PostgreSQL target, and cut that one over"}
 
 
 class _HasCapabilities(Protocol):
+    """A target, or another object that states what its kind of target can do."""
+
     name: str
     capabilities: TargetCapabilities
 
@@ -223,15 +225,15 @@ class Quarantine(Protocol):
     """Changes that the target refused (capability `quarantines`)."""
 
     def list(self, *, everything: bool = False) -> list[QuarantineRow]:
-        """Return the waiting changes in order; `everything` adds the decided ones."""
+        """Return the changes that wait in quarantine, in order; `everything` adds those already decided."""
         ...
 
     def retry(self, ids: Seq[int] = (), tables: Seq[str] = ()) -> RetryReport:
-        """Try these changes again, or all if none is named; a halted table reads its changes again."""
+        """Apply these changes in quarantine again, or all if none is named; a halted table reads its changes again."""
         ...
 
     def skip(self, ids: Seq[int], *, reason: str) -> RetryReport:
-        """Discard changes permanently. Raises Refused without a reason or without ids."""
+        """Discard changes in quarantine permanently. Raises Refused without a reason or without ids."""
         ...
 
     def schemas(self) -> Seq[TableSchema]:
@@ -240,18 +242,18 @@ class Quarantine(Protocol):
 
 
 class ScaledApply(Protocol):
-    """Apply process for ranges of the queue, by tasks that run elsewhere (capability `follows_by_runner`)."""
+    """Scale-out apply: tasks of a runner apply ranges of the queue (capability `follows_by_runner`)."""
 
     def start(self) -> tuple[int, int]:
-        """Return the applied offset and its epoch."""
+        """Prepare the apply; return the target's applied offset and its epoch."""
         ...
 
     def apply_up_to(self, end: int) -> None:
-        """Apply everything below an offset exactly once, however often it is called."""
+        """Apply every change below an offset exactly once, however often this is called."""
         ...
 
     def report_switch(self) -> None:
-        """Report an unfinished switch of the application, or the end of that switch, while no changes arrive."""
+        """Report to the broker that a switch of the application is unfinished or has ended, while no changes arrive."""
         ...
 
 
@@ -266,7 +268,7 @@ FillEnd = Callable[[], int | None]
 
 
 class Target(Protocol):
-    """One target of the configuration. It opens nothing before a method is called, and leaves nothing open."""
+    """One target of the configuration. The object opens nothing before a method is called, and leaves nothing open."""
 
     name: str
     capabilities: TargetCapabilities
@@ -281,7 +283,7 @@ class Target(Protocol):
         ...
 
     def require_fit(self, schemas: Seq[TableSchema]) -> None:
-        """Raise Refused with one line for each obstacle to making these tables."""
+        """Raise Refused with one line for each obstacle to creating these tables at the target."""
         ...
 
     def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
@@ -315,14 +317,14 @@ class Target(Protocol):
 
         If the broker no longer has the next increments, the target continues from the full data; readers keep their
         rows until then. Raises Refused if the target was never loaded or another process works on it. Raises Diverged
-        if the broker has another history there; a `resync` of all tables is the remedy.
+        if the broker has another history at that offset; a `resync` of all tables is the remedy.
         """
         ...
 
     def open_scaled_apply(
         self, runner: Runner, stop: threading.Event, report: FollowReporter | None = None
     ) -> AbstractContextManager[ScaledApply]:
-        """Apply by tasks of `runner` (capability `follows_by_runner`)."""
+        """Open a scale-out apply, whose tasks run on `runner` (capability `follows_by_runner`)."""
         ...
 
     # -- operators -----------------------------------------------------------------------------------------------------
@@ -338,8 +340,8 @@ class Target(Protocol):
     def pause(self, table: str | None, reason: str) -> CommandResult:
         """Stop applying to one table (capability `pauses_tables`) or to all.
 
-        Nothing is lost: changes wait at the broker. Works whether a loop is running or not. Raises ConfigError for an
-        unknown table or an ambiguous name.
+        No change is lost, because changes wait at the broker. The command works whether an apply loop is running or
+        not. Raises ConfigError for an unknown table or an ambiguous name.
         """
         ...
 
@@ -376,5 +378,5 @@ class Target(Protocol):
         ...
 
     def open_side(self) -> FallBackSide:
-        """Open the database as one of two that replicate to each other (capability `falls_back`)."""
+        """Open the database as one of the two between which the application can switch (capability `falls_back`)."""
         ...

@@ -114,7 +114,7 @@ class CutoverMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideOpening:
-    """Content of the transaction in which a database becomes the application's and continues the other's capture."""
+    """Content of the transaction that opens a database to the application and takes over capture there."""
 
     record: SideRecord
     position: SwitchPosition
@@ -178,7 +178,10 @@ class NewSideObject:
 
 
 class FallBackSide(Protocol):
-    """One of two databases that replicate to each other. Every change is one transaction; see adapters/cutover."""
+    """One of two databases that replicate to each other, so that the application can switch between them.
+
+    Each method that changes the database does so in one transaction; see adapters/cutover.
+    """
 
     name: str
 
@@ -203,7 +206,7 @@ class FallBackSide(Protocol):
         ...
 
     def install(self) -> None:
-        """Create VENUS's own tables that both roles need."""
+        """Create VENUS's own tables that this database needs, whether it belongs to the application or follows."""
         ...
 
     def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
@@ -214,7 +217,7 @@ class FallBackSide(Protocol):
         ...
 
     def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
-        """End capture here permanently, and store the record.
+        """End capture at this database permanently, store the record, and return the position of the end.
 
         Raises Refused if a change waits in a log, Fenced if another process captures in a later epoch.
         """
@@ -233,7 +236,7 @@ class FallBackSide(Protocol):
         ...
 
     def read_start(self) -> FollowStart:
-        """Return position and tables of the cut at which this database was opened."""
+        """Return position and tables of the cut at which this database was opened to the application."""
         ...
 
     def follow(self, record: SideRecord, start: FollowStart) -> None:
@@ -253,13 +256,19 @@ class SideHandover(Protocol):
     """Statements by which a database takes over capture from another one, and the obstacles."""
 
     @property
-    def preparation(self) -> tuple[str, ...]: ...
+    def preparation(self) -> tuple[str, ...]:
+        """Statements that run before the transaction of the handover and may be repeated."""
+        ...
 
     @property
-    def statements(self) -> tuple[str, ...]: ...
+    def statements(self) -> tuple[str, ...]:
+        """Statements of the handover's transaction."""
+        ...
 
     @property
-    def obstacles(self) -> tuple[str, ...]: ...
+    def obstacles(self) -> tuple[str, ...]:
+        """Reasons why this database cannot take over capture; empty = it can."""
+        ...
 
 
 class RowConverter(Protocol):
@@ -303,7 +312,7 @@ class CutoverTarget(Protocol):
         ...
 
     def open_snapshot(self) -> AbstractContextManager[None]:
-        """Open a snapshot that every `read` within it sees."""
+        """Open a snapshot, so that every `read_rows` within the block sees the same state of the target."""
         ...
 
     def read_rows(self, table_id: int, take: RowSink) -> None:
@@ -311,7 +320,7 @@ class CutoverTarget(Protocol):
         ...
 
     def open_row_converter(self, table_id: int) -> AbstractContextManager[RowConverter]:
-        """Open a converter that uses the target itself; it leaves nothing behind."""
+        """Open a converter of a table's rows, which lets the target itself convert them and leaves nothing behind."""
         ...
 
     def check_references(self) -> list[ReferenceCheck]:
@@ -328,7 +337,7 @@ class CutoverTarget(Protocol):
     # -- the hand-over ---------------------------------------------------------------------------------------------
 
     def lock_switch(self) -> None:
-        """Keep other processes from switching until the session ends; waits for one that has just been killed.
+        """Prevent other processes from switching until the session ends; wait for one that was just killed.
 
         May be repeated; connects again if the connection was lost. Raises Refused while another process switches.
         """
@@ -348,9 +357,9 @@ class CutoverTarget(Protocol):
         ...
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
-        """Enable what would have disturbed VENUS; return the objects that the target rejects, one line each.
+        """Enable constraints and identities that would have disturbed replication; return a line for each rejected one.
 
-        `invalid` names foreign keys that rows violate: these hold for new rows only. May be repeated.
+        `invalid` names the foreign keys that existing rows violate; these keys hold for new rows only. May be repeated.
         """
         ...
 

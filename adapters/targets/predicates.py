@@ -81,6 +81,7 @@ def predicate_text(where: Mapping[str, str], qualified_name: str) -> str:
 
 
 def _find_table(name: str, known: Seq[TableSchema], place: str, elsewhere: Seq[str]) -> TableSchema | None:
+    """Return the table that a configured name means; None if only `elsewhere` has it. Raises ConfigError."""
     for fold in (str, str.casefold):
         meant = [s for s in known if fold(name) in (fold(s.name), fold(s.qualified_name))]
         if len(meant) == 1:

@@ -53,12 +53,14 @@ KINDS = {
 
 
 class FormerSource(TargetSettings):
-    """The configured source as a target; `names` and `schema`: how the other database converts its names."""
+    """Settings of the source when it is a target; `names` and `schema`: how the other database converts its names."""
 
     captured: SourceSettings = SourceSettings()
 
 
 class _TargetModule(Protocol):
+    """The module `target` in the folder of a kind of target."""
+
     def open_target(self, settings: Settings, name: str) -> Target: ...
 
 
@@ -85,11 +87,12 @@ def open_target(settings: Settings, name: str) -> Target:
 
 
 def _variable_hint(url: str) -> str:
+    """Return a hint about environment variables if the URL begins with `$`, otherwise an empty text."""
     return f"; {VARIABLE}" if url.startswith("$") else ""
 
 
 def target_kind(url: str, place: str) -> str:
-    """Return the folder for a URL. The URL itself never appears in a message, because it may contain a password."""
+    """Return the kind of target for a URL, as the name of its folder. No message shows the URL or its password."""
     scheme, colon, _ = url.partition(":")
     known = ", ".join(f"{known}:" for known in sorted(KINDS))
     if not colon:

@@ -36,7 +36,7 @@ def url_option(name: str) -> str:
 
 
 class SideState(Enum):
-    """State of one of the two databases."""
+    """State of one of the two databases between which the application can switch."""
 
     OPEN = "OPEN"
     CLOSED = "CLOSED"
@@ -45,7 +45,7 @@ class SideState(Enum):
 
 
 class Step(Enum):
-    """Step of a switch."""
+    """Step of a switch of the application from one database to the other."""
 
     PREPARE = "prepare"
     CLOSE = "close"
@@ -57,7 +57,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideRecord:
-    """Record in one database. `peer`: the name of the other one in commands."""
+    """Record of a database's role in switches. `peer`: the name of the other database in commands."""
 
     business: str
     name: str

@@ -19,7 +19,7 @@ def describe_rows(predicate: str) -> str:
 
 
 def describe_selection(predicate: str, before: str | None, brought: int, removed: int) -> str:
-    """Describe the rows that a table gets, and the last change of these; empty = every row since the start."""
+    """Describe the rows that a table gets and how its predicate last changed; empty = every row since the start."""
     if before is not None:
         return (
             f"{describe_rows(predicate)}; previously {describe_rows(before)}, the difference is being added and removed"
@@ -62,7 +62,7 @@ class TargetTable:
 
     @property
     def rows_shown(self) -> str:
-        """A text that describes the rows that it gets; empty = every row since the start."""
+        """Text that describes the rows that the table gets; empty = every row since the start."""
         text = describe_selection(self.predicate, self.predicate_before, self.rows_brought, self.rows_removed)
         if self.predicate_configured is not None and not text:
             text = describe_rows("")

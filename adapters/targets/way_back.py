@@ -4,8 +4,8 @@ Each database describes which values its columns can hold (`ColumnLimits`). A ru
 both databases: a value that only the new one accepts could not come back. The assessment of a source, the rehearsal of
 a cut-over and its certificate use the same rules, so a user reads the same lines at every step.
 
-After the cut-over such a row waits in quarantine, and the other rows and tables follow. A loss prevents the cut-over
-only if it cannot be left to single rows that wait: for example, if the old database lacks a column.
+After the cut-over such a row waits in quarantine, and the other rows and tables follow. Only a loss that
+concerns more than single rows prevents the cut-over, for example a column that the old database lacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KINDS_OF_TIME = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayBackLoss:
-    """Values or objects that could not come back."""
+    """Values or objects that could not come back from the new database to the old one."""
 
     kind: str
     table: str
@@ -52,7 +52,7 @@ class WayBackLoss:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON document."""
+        """The loss as a JSON document."""
         return {
             "kind": self.kind,
             "table": self.table,
@@ -64,12 +64,13 @@ class WayBackLoss:
 
 
 def _format_line(*, table: str, column: str, what: str, rows: int | None, **_: object) -> str:
+    """Return a loss as one line of text for operators."""
     now = "" if rows is None else f" ({format_count(rows)} now)"
     return f"{table}{'.' if column else ''}{column}: {what}{now}"
 
 
 def format_count(rows: int) -> str:
-    """Format a number of rows that may have been counted in part."""
+    """Format a number of rows; VENUS stops counting at a maximum."""
     return f"{COUNTED_MAX:,} rows or more" if rows >= COUNTED_MAX else count_phrase(rows, "row")
 
 
@@ -77,6 +78,7 @@ def format_count(rows: int) -> str:
 
 
 def _compare_numbers(old: ColumnLimits, new: ColumnLimits) -> str:
+    """Return which numbers only the new column can hold, as text; empty = none."""
     found = []
     if old.lowest is not None and (new.lowest is None or new.lowest < old.lowest):
         found.append(f"below {_format_number(old.lowest)}")
@@ -90,12 +92,14 @@ def _format_number(value: Decimal) -> str:
 
 
 def _compare_scales(old: ColumnLimits, new: ColumnLimits) -> str:
+    """Return which decimal places only the new column can hold, as text; empty = none."""
     if old.scale is None or (new.scale is not None and new.scale <= old.scale):
         return ""
     return f"more than {count_phrase(max(old.scale, 0), 'digit')} behind the point"
 
 
 def _compare_widths(old: ColumnLimits, new: ColumnLimits) -> str:
+    """Return which lengths only the new column can hold, as text; empty = none."""
     for unit in ("characters", "bytes"):
         width, now = getattr(old, unit), getattr(new, unit)
         if width and (not now or now > width):
@@ -104,10 +108,12 @@ def _compare_widths(old: ColumnLimits, new: ColumnLimits) -> str:
 
 
 def _compare_charsets(old: ColumnLimits, new: ColumnLimits) -> str:
+    """Return which characters only the new column can hold, as text; empty = none."""
     return f"characters that {old.charset} does not have" if old.charset and new.charset != old.charset else ""
 
 
 def _compare_labels(old: ColumnLimits, new: ColumnLimits) -> str:
+    """Return which enum labels only the new column can hold, as text; empty = none."""
     if old.labels is None:
         return ""
     if new.labels is None:
@@ -117,6 +123,7 @@ def _compare_labels(old: ColumnLimits, new: ColumnLimits) -> str:
 
 
 def _compare_times(old: ColumnLimits, new: ColumnLimits) -> str:
+    """Return which times only the new column can hold, as text; empty = none."""
     found = [f"before {old.earliest}"] if old.earliest and (not new.earliest or new.earliest < old.earliest) else []
     if old.latest and (not new.latest or new.latest > old.latest):
         found.append(f"after {old.latest}")
@@ -124,19 +131,23 @@ def _compare_times(old: ColumnLimits, new: ColumnLimits) -> str:
 
 
 def _compare_specials(old: ColumnLimits, new: ColumnLimits) -> str:
+    """Return which special values (infinity, NaN) only the new column can hold, as text; empty = none."""
     more = sorted(new.specials - old.specials)
     return f"the values {', '.join(more)}" if more else ""
 
 
 def _compare_required(old: ColumnLimits, new: ColumnLimits) -> str:
+    """Return "NULL" if only the new column can hold it; empty otherwise."""
     return "NULL" if old.required and not new.required else ""
 
 
 def _compare_empty_texts(old: ColumnLimits, new: ColumnLimits) -> str:
+    """Return a text if the old database would store an empty string as NULL; empty otherwise."""
     return "'', which becomes NULL" if old.empty_is_null and not new.empty_is_null else ""
 
 
 def _compare_checks(old: ColumnLimits, new: ColumnLimits) -> str:
+    """Return which checks only the old column has, as text; empty = none."""
     more = [check for check in old.checks if check not in new.checks]
     return f"values that violate {' and '.join(more)}" if more else ""
 
@@ -168,7 +179,7 @@ def find_losses(
 ) -> list[WayBackLoss]:
     """Return the values and objects that could not come back to the old database, table by table.
 
-    A column without limits in one of the databases is not compared. `differences`: those of the new database.
+    A column without limits in one of the databases is not compared. `differences`: those of the new database's schema.
     """
     tables = [table for table in tables if not table.is_heartbeat]
     found = [loss for table in tables for loss in _compare_columns(table, old, new)]
@@ -179,6 +190,7 @@ def find_losses(
 
 
 def _compare_columns(table: TableSchema, old: SideLimits, new: SideLimits) -> Iterator[WayBackLoss]:
+    """Yield the losses that the rules find in the columns of a table."""
     for column in table.columns:
         before, now = (limits.get((table.qualified_name, column.name)) for limits in (old, new))
         if before is None or now is None:
@@ -265,6 +277,7 @@ def travelling_limits(column: Column, types: Seq[OwnType] = ()) -> ColumnLimits:
 
 
 def _number_range(kind: LogicalType) -> tuple[Decimal | None, Decimal | None]:
+    """Return the lowest and the highest number of a type; None = no limit."""
     if kind.kind is Kind.INT and kind.length:
         half = Decimal(2 ** (8 * kind.length - 1))
         return -half, half - 1
@@ -275,6 +288,7 @@ def _number_range(kind: LogicalType) -> tuple[Decimal | None, Decimal | None]:
 
 
 def _special_values(kind: LogicalType) -> frozenset[str]:
+    """Return the special values (infinity, NaN, BC) that a type can hold."""
     if kind.kind in _KINDS_OF_TIME:
         return frozenset({"infinity", "BC"})
     if kind.kind is Kind.INTERVAL:

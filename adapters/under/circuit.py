@@ -39,7 +39,7 @@ class TargetCircuit:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the isolation ends."""
+        """Seconds until the isolation of the target ends."""
         return self.breaker.remaining_s(time.monotonic())
 
     def record_latency(self, latency_s: float) -> str:
@@ -62,7 +62,7 @@ class TargetCircuit:
         self.is_probe()
 
     def record_failure(self, error: BaseException | None) -> float:
-        """Record a failure; return the seconds to wait before the next try."""
+        """Record a failed attempt; return the seconds to wait before the next one."""
         return self.breaker.record_failure(time.monotonic(), str(error or ""))
 
     def on_retry(self, error: BaseException | None) -> None:
@@ -74,7 +74,7 @@ class TargetCircuit:
         logger.warning("target %s: %s; trying again", self._target, error)
 
     def is_waited_for(self, error: BaseException | None) -> bool:
-        """Return whether the loop tries again after this error."""
+        """Return whether the loop waits and tries again after this error."""
         return should_retry(error, has_worked=self.has_worked)
 
     def retrying(self, stop: threading.Event) -> tenacity.Retrying:

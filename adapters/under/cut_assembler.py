@@ -61,16 +61,16 @@ class CutPiece:
 
     @property
     def end(self) -> int:
-        """The first offset after it."""
+        """The first offset after this increment."""
         return self.start + self.batch.offsets - self.passed
 
     @property
     def is_harmless(self) -> bool:
-        """Whether it may be written before its decision: no DDL, no lock that blocks readers of the target."""
+        """Whether a target may write the increment before its decision: no DDL, no lock that blocks readers."""
         return not self.batch.schemas and all(s.kind is ChangeKind.CHANGES for s in self.batch.sections)
 
     def drop_changes(self) -> None:
-        """Release the memory of the changes after they were added; the decision may come much later."""
+        """Release the memory of changes that the target has; the decision on them may come much later."""
         self.batch = replace(self.batch, schemas=(), sections=())
 
 
@@ -92,6 +92,7 @@ class DeliveredCut:
 
     @property
     def is_complete(self) -> bool:
+        """Whether the whole cut has arrived and is decided."""
         return self.has_ended and (self.closed or self.pieces[-1].decided)
 
     @property
@@ -104,7 +105,7 @@ class DeliveredCut:
 
 
 def decode_piece(increment: broker_pb2.Increment) -> CutPiece:
-    """Decode an increment."""
+    """Decode an increment that the broker sent."""
     arrived_us = tracing.step_time_us()
     batch = decode(increment.body)
     if batch.offsets != increment.count:
@@ -123,7 +124,7 @@ def decode_piece(increment: broker_pb2.Increment) -> CutPiece:
 
 
 class CutAssembler:
-    """Assembler of increments in offset order into whole cuts. `offset` is the first one not applied yet.
+    """Assembler of increments in offset order into whole cuts. `offset`: the first that is not applied yet.
 
     Increments below `offset` were applied before (a replay) and are dropped. One that straddles `offset`, or leaves a
     gap, is an error of the broker. `bytes_max` limits a transaction; None means GROUP_BYTES_MAX.
@@ -155,6 +156,7 @@ class CutAssembler:
                     self._ahead.append(piece)
 
     def _on_decision(self, increment: broker_pb2.Increment) -> None:
+        """Store the decision in the increment that was sent ahead of it."""
         piece = self._ahead.popleft() if self._ahead else None
         if piece is None or (piece.start, piece.digest) != (increment.base_offset, increment.digest):
             raise ProtocolError(f"increment {increment.base_offset} was not sent ahead as it is decided now")
@@ -162,11 +164,11 @@ class CutAssembler:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether any piece is undecided."""
+        """Whether any increment was sent ahead of its decision and is still undecided."""
         return bool(self._ahead)
 
     def add(self, piece: CutPiece) -> None:
-        """Add the next increment."""
+        """Add the next increment to its cut; drop an increment that was applied before."""
         if piece.end <= self._next and piece.start < self._next:
             self.replayed += 1
             return
@@ -187,6 +189,7 @@ class CutAssembler:
         self._add_size(last, piece.batch.count, piece.nbytes)
 
     def _add_size(self, cut: DeliveredCut, rows: int, nbytes: int) -> None:
+        """Add to the size of a cut, and to that of all waiting changes."""
         cut.rows, cut.nbytes = cut.rows + rows, cut.nbytes + nbytes
         self.rows, self.nbytes = self.rows + rows, self.nbytes + nbytes
 
@@ -207,10 +210,11 @@ class CutAssembler:
 
     @property
     def has_complete(self) -> bool:
+        """Whether the first waiting cut has arrived completely and is decided."""
         return bool(self._cuts) and self._cuts[0].is_complete
 
     def close_below(self, offset: int) -> None:
-        """Treat the last cut as complete if it ends at or below `offset`: no more of it will come to this reader."""
+        """Treat the last cut as complete if it ends at or below `offset`: this reader gets no more of it."""
         if self._cuts and self._cuts[-1].end <= offset:
             self._cuts[-1].closed = True
 
@@ -342,13 +346,14 @@ class SectionWalk:
             self._count_other(offset, piece.end)
 
     def _count_other(self, start: int, end: int) -> None:
+        """Count the offsets of this range that belong to no table."""
         self.other += max(min(end, self._end) - max(start, self._start), 0)
 
 
 def read_heartbeat(section: TableChanges, schema: TableSchema) -> int | None:
     """Return the last heartbeat of a section, the source's clock in Unix microseconds; None if it has none.
 
-    Its age on arrival is the lag from end to end.
+    The age of a heartbeat on arrival is the lag from end to end.
     """
     if section.kind is not ChangeKind.CHANGES or section.is_deleted.all():
         return None

@@ -60,7 +60,7 @@ class RowChanges:
 
     @property
     def has_only_new(self) -> bool:
-        """Whether all are new rows."""
+        """Whether every change is a new row."""
         return self.is_new is not None and bool(self.is_new.all())
 
     def where(self, mask: Mask) -> RowChanges:
@@ -90,7 +90,7 @@ def to_row_changes(section: TableChanges, first_offset: int) -> RowChanges:
 
 
 def join_changes(parts: Sequence[RowChanges]) -> RowChanges:
-    """Concatenate several pieces."""
+    """Concatenate changes of one table."""
     if len(parts) == 1:
         return parts[0]
     return RowChanges(
@@ -103,6 +103,7 @@ def join_changes(parts: Sequence[RowChanges]) -> RowChanges:
 
 
 def _join_is_new(parts: Sequence[RowChanges]) -> Mask | None:
+    """Concatenate the marks of new rows; None if no part has such marks."""
     if all(p.is_new is None for p in parts):
         return None
     return np.concatenate([np.zeros(len(p), dtype=np.bool_) if p.is_new is None else p.is_new for p in parts])
@@ -166,7 +167,7 @@ def _join_packed(parts: Sequence[PackedBytes]) -> PackedBytes:
 
 
 def apply_predicate(rows: RowChanges, predicate: Predicate | None, version: TableSchema) -> RowChanges:
-    """Apply a predicate: return the same changes in order, with rows outside of it as deletions."""
+    """Return the same changes in order, but turn each row that the predicate excludes into a deletion of its key."""
     found = None
     if predicate is not None:
         found = as_keys(predicate, rows.record_ids, rows.rows, rows.is_deleted, version)
@@ -192,7 +193,7 @@ def project_changes(
 
 
 class ChangedKeys:
-    """Keys that changes have brought to a target during its first load: all other rows of a first read are new to it.
+    """Keys that reached a target as changes during its first load: all other rows of a first read are new there.
 
     This is only a hint, which saves the target a search for each row; the target's key decides. Too many keys, or a new
     process, only cost speed: no row counts as new then, or COPY refuses a row that is not.
@@ -234,7 +235,7 @@ def hash_keys(keys: PackedBytes) -> npt.NDArray[np.uint64]:
 
 
 class MergeWhole(Exception):
-    """The target refused a piece of a cut, perhaps only because others were missing: the whole cut is to be merged."""
+    """The target refused a piece of a cut, perhaps only because others were missing: merge the whole cut."""
 
     def __init__(self, table_id: int) -> None:
         super().__init__(table_id)
@@ -266,10 +267,12 @@ class PendingChanges:
 
     @property
     def is_staged(self) -> bool:
+        """Whether the staging tables contain rows or keys."""
         return bool(self.live_staged or self.gone_staged)
 
     @property
     def waiting(self) -> int:
+        """The number of changes in memory."""
         return sum(map(len, self.parts))
 
     def take(self) -> RowChanges:

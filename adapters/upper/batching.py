@@ -59,13 +59,13 @@ class Batcher:
         """Yield leading batches with table versions only, if these are too large for the first batch of changes."""
         groups = _group_schemas(self._schemas)
         for self._schemas in groups[:-1]:
-            yield self._close(cut_end=False)
+            yield self._close_batch(cut_end=False)
         self._schemas = groups[-1]
 
     def add(self, section: TableChanges) -> Batch | None:
-        """Add the next section; return the batch before it if that is now complete."""
+        """Add the next section; return the batch before it if the section begins a new one."""
         full = self._rows + section.count > self._rows_max or self._bytes + section.nbytes > self._bytes_max
-        ready = self._close(cut_end=False) if self._sections and full else None
+        ready = self._close_batch(cut_end=False) if self._sections and full else None
         self._sections.append(section)
         self._rows += section.count
         self._bytes += section.nbytes
@@ -73,9 +73,9 @@ class Batcher:
 
     def end(self) -> Batch:
         """Return the last batch of the cut; an empty cut has an empty batch."""
-        return self._close(cut_end=True)
+        return self._close_batch(cut_end=True)
 
-    def _close(self, *, cut_end: bool) -> Batch:
+    def _close_batch(self, *, cut_end: bool) -> Batch:
         """Return the batch of the sections added so far, and begin a new one."""
         batch = Batch(
             batch_no=BatchNo(self._batch_no),
@@ -114,7 +114,7 @@ RECENT_S = 0.5
 
 
 class PollInterval:
-    """Interval between two polls of an idle adapter. Time is an argument."""
+    """Interval between two polls of an idle source. The caller supplies the time."""
 
     def __init__(self, *, min_s: float, max_s: float) -> None:
         self._min_s = min_s
@@ -128,7 +128,7 @@ class PollInterval:
         self._delay_s = self._min_s
 
     def next_delay_s(self, now: float) -> float:
-        """Return the wait after a poll that found nothing."""
+        """Return how long to wait after a poll that found nothing."""
         if now - self._last_traffic < RECENT_S:
             return self._min_s
         delay = self._delay_s

@@ -120,11 +120,12 @@ def run_capture_fill(
 
 
 def _is_filled(session: CaptureSession) -> bool:
-    """Return whether every table that may be read has been read or compared."""
+    """Return whether the first fill of every readable table is complete, also where it is a comparison."""
     return session.fills.is_finished and not session.fills.compared
 
 
 def _fill_report(settings: Settings, outside: CaptureDependencies) -> tuple[FillReport, BatchNo]:
+    """Return how many rows of each table have been read, and the last batch that the source committed."""
     with closing(outside.source(settings)) as source:
         tables = source.registry.read_registered_tables()
         last_batch = source.registry.read_state().last_batch
@@ -151,7 +152,7 @@ def _has_committed(
 
 
 class CaptureLoop:
-    """Loop of sessions, with growing pauses between failed attempts."""
+    """Runs one capture session after another, with growing pauses after failed attempts."""
 
     def __init__(
         self,
@@ -181,10 +182,11 @@ class CaptureLoop:
             self._comparisons.close()
 
     def _run_sessions(self, until: Callable[[CaptureSession], bool]) -> None:
+        """Run sessions until one reports that it is finished, or until stopped. Raises errors that are not retried."""
         finished = False
         while not finished and not self._stop.is_set():
             try:
-                finished = self._build_retrying()(self._serve, until)
+                finished = self._build_retrying()(self._run_session, until)
             except VenusError as e:
                 if self._stop.is_set() and e.retryable:
                     break
@@ -193,6 +195,7 @@ class CaptureLoop:
         self._reporter.set_state("stopped")
 
     def _build_retrying(self) -> Retrying:
+        """Return the loop that repeats failed sessions after growing pauses."""
         return Retrying(
             retry=retry_if_exception(self._is_waited_for),
             wait=lambda retry: pause_s(retry.attempt_number, random.random()),
@@ -203,14 +206,16 @@ class CaptureLoop:
         )
 
     def _is_waited_for(self, error: BaseException) -> bool:
+        """Return whether to pause and open a new session after this error."""
         return should_retry(error, has_worked=self._reporter.current.connections > 0)
 
     def _note_failure(self, retry: RetryCallState) -> None:
+        """Report the error that ended a session, before the pause."""
         assert retry.outcome is not None
         self._reporter.set_state(WAITING, error=retry.outcome.exception())
         self._reporter.remind()
 
-    def _serve(self, until: Callable[[CaptureSession], bool]) -> bool:
+    def _run_session(self, until: Callable[[CaptureSession], bool]) -> bool:
         """Run one session; return whether it ended because `until` was reached.
 
         A session that failed after a commit does not count as a failed attempt: the pauses start over.
@@ -236,7 +241,7 @@ class CaptureLoop:
                 session.place = describe_database(self._settings.source.url.get_secret_value())
                 session.describe_switch = self.describe_switch
                 self._reporter.count(connections=1)
-                self._loop(session, until)
+                self._capture_until(session, until)
                 _close_session(session)
                 return until(session)
         except VenusError as e:
@@ -246,16 +251,18 @@ class CaptureLoop:
             return False
 
     def _limit_logs(self, source: Source) -> None:
-        """Limit the logs while nothing is captured: the broker may be away for days."""
+        """Apply the limits of the logs while nothing is captured: the broker may be away for days."""
         if (now := self._outside.monotonic()) >= self._next_limit:
             self._next_limit = now + LIMIT_S
             source.capture.limit_logs()
 
     def _wait_for_grants(self, lacks: Sequence[MissingGrant], producer: IngestClient, timeout_s: float) -> None:
+        """Wait until the privileges that capture lacks are granted, or until stopped."""
         opened = partial(self._outside.source, self._settings)
         wait_for_grants(opened, lacks, producer, self.claim, self._stop, self._reporter, timeout_s=timeout_s)
 
-    def _loop(self, session: CaptureSession, until: Callable[[CaptureSession], bool]) -> None:
+    def _capture_until(self, session: CaptureSession, until: Callable[[CaptureSession], bool]) -> None:
+        """Alternate periodic tasks and cuts, until stopped or until `until` returns True."""
         limits = self._settings.capture
         pace = PollInterval(min_s=limits.poll_min_ms / 1000, max_s=limits.poll_max_ms / 1000)
         chores = PeriodicTasks(

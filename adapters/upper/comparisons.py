@@ -31,14 +31,14 @@ JOIN_S = 5.0
 def compare_fill(
     settings: Settings, table: RegisteredTable, sent_before: Sequence, is_stopping: Callable[[], bool]
 ) -> None:
-    """Compare a table. Imports the modules only here, because most capture processes never need them."""
+    """Compare a table with the full data. Imports the modules here: most capture processes never need them."""
     from venus.adapters.verify import differences
 
     differences.compare_fill(settings, table, sent_before, is_stopping)
 
 
 class FillComparisons:
-    """The comparisons of one capture process."""
+    """Comparisons of one capture process, which run in a thread of their own, one at a time."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class FillComparisons:
         return self._thread is not None and self._thread.is_alive()
 
     def offer(self, tables: Seq[RegisteredTable], next_sequence: Sequence) -> None:
-        """Compare the first of these tables unless a comparison runs; all below `next_sequence` was captured."""
+        """Start to compare the first of these tables, unless a comparison runs. Capture is at `next_sequence`."""
         if not tables or self.is_busy or self._monotonic() < self._retry_at:
             return
         waiting = [table for table in tables if self._over.get(table.schema.table_id) != table.reason]
         if waiting:
             self._thread = threading.Thread(
-                target=self._run, args=(waiting[0], next_sequence), name="venus-comparison", daemon=True
+                target=self._compare_table, args=(waiting[0], next_sequence), name="venus-comparison", daemon=True
             )
             self._thread.start()
 
@@ -80,7 +80,8 @@ class FillComparisons:
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
-    def _run(self, table: RegisteredTable, next_sequence: Sequence) -> None:
+    def _compare_table(self, table: RegisteredTable, next_sequence: Sequence) -> None:
+        """Compare a table in the thread. After an error, the table is offered again after RETRY_S."""
         name = table.schema.qualified_name
         logger.info("%s: %s", name, table.reason)
         try:

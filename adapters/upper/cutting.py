@@ -37,7 +37,7 @@ FILLS_MAX = 64
 
 
 class CutResult(Enum):
-    """Result of a poll."""
+    """What a poll found and shipped."""
 
     NOTHING = "nothing, or a cut that had to be taken back"
     #: The cut has nothing but VENUS's own heartbeat row: the source counts as idle.
@@ -57,18 +57,19 @@ class Cutter:
         self._found = CutResult.NOTHING
 
     def cut(self) -> CutResult:
-        """Ship one cut; return its content.
+        """Ship one cut, if the source has changes or rows to fill; return what the cut contained.
 
         A table with a row that cannot be carried halts, and the cut is read again without it at once: any step in
         between could resume the table, and the cut would never end.
         """
         while True:
             try:
-                return self._attempt()
+                return self._ship_one_cut()
             except TableHalted as why:
                 self._halt_table(why)
 
-    def _attempt(self) -> CutResult:
+    def _ship_one_cut(self) -> CutResult:
+        """Open a cut, send it, and commit it at the source and the broker."""
         session = self._session
         fills = session.fills.next_states(FILLS_MAX)
         try:
@@ -77,7 +78,7 @@ class Cutter:
             self._read_again(e)
             return CutResult.NOTHING
         except SnapshotLost as e:
-            return self._reduce_limits(e)
+            return self._report_lost_snapshot(e)
         if cut is None:
             return CutResult.NOTHING
         steps = {"opened": tracing.step_time_us()}
@@ -92,7 +93,7 @@ class Cutter:
             self._read_again(e)
             return CutResult.NOTHING
         except SnapshotLost as e:
-            return self._reduce_limits(e)
+            return self._report_lost_snapshot(e)
         cut.commit(session.epoch, shipment.records, [chunk.after for chunk in chunks], forget_below)
         steps["ended"] = tracing.step_time_us()
         try:
@@ -104,7 +105,7 @@ class Cutter:
     def _persist(
         self, cut: Cut, fills: Seq[FillState], shipment: Shipment, steps: dict[str, int]
     ) -> tuple[list[FillChunk], BatchNo]:
-        """Persist a whole cut at the broker, or roll it back after any failure.
+        """Bring a whole cut to the broker's disk, or roll it back after any failure.
 
         Return its fill chunks, and the batch up to which no outcome will be requested again.
         """
@@ -121,22 +122,22 @@ class Cutter:
     def _ship(self, cut: Cut, fills: Seq[FillState], shipment: Shipment) -> list[FillChunk]:
         """Send the content of the snapshot: the changes, then the next chunk of a fill, or several small tables."""
         session, limits = self._session, self._limits
-        batcher = self._batcher(cut)
+        batcher = self._create_batcher(cut)
         for batch in batcher.schema_batches():
-            self._send(batch, shipment)
+            self._send_batch(batch, shipment)
         self._found = CutResult.HEARTBEAT
 
-        def take(section: TableChanges) -> None:
+        def add_section(section: TableChanges) -> None:
             session.schemas.require(section.table_id, section.schema_version)
             if not session.schemas.newest(section.table_id).is_heartbeat:
                 self._found = CutResult.CHANGES
             if (batch := batcher.add(section)) is not None:
-                self._send(batch, shipment)
+                self._send_batch(batch, shipment)
 
         sections = cut.read_sections(rows_max=limits.batch_rows_max, bytes_max=limits.batch_bytes_max)
         try:
             for section in sections:
-                take(section)
+                add_section(section)
         finally:
             # an unfinished generator still holds the source's connection, and the cut could not be closed
             if isinstance(sections, Generator):
@@ -152,13 +153,13 @@ class Cutter:
             self._found = CutResult.CHANGES
             for section in chunk.read_sections(batcher, rows_max=rows_left, bytes_max=limits.batch_bytes_max):
                 bytes_left -= section.nbytes
-                take(section)
+                add_section(section)
             rows_left -= chunk.after.rows_done - fill.rows_done
-        self._send(batcher.end(), shipment)
+        self._send_batch(batcher.end(), shipment)
         return chunks
 
-    def _batcher(self, cut: Cut) -> Batcher:
-        """Return the builder of this cut's batches, with the next numbers of the session."""
+    def _create_batcher(self, cut: Cut) -> Batcher:
+        """Return the builder of this cut's batches, which continues the session's numbers."""
         session, limits = self._session, self._limits
         return Batcher(
             first_batch=session.next_batch,
@@ -169,13 +170,14 @@ class Cutter:
             bytes_max=limits.batch_bytes_max,
         )
 
-    def _send(self, batch: Batch, shipment: Shipment) -> None:
+    def _send_batch(self, batch: Batch, shipment: Shipment) -> None:
+        """Send a batch as a half message; answer the reviews that the broker has requested meanwhile."""
         shipment.send(batch, self._session.epoch)
         self._reporter.count(reviews_answered=self._session.answer_unknown(shipment.records[0].batch_no))
         self._reporter.tick()
 
     def _take_back(self, cut: Cut, shipment: Shipment) -> None:
-        """Close the snapshot and roll the halves back. If source or broker is gone, the next session handles it."""
+        """Roll back the snapshot and the half messages. If source or broker is away, the next session does it."""
         with suppress(VenusError):
             cut.rollback()
         with suppress(VenusError):
@@ -197,13 +199,14 @@ class Cutter:
         self._reporter.set_state("reading the dictionary again", error=error)
         self._session.refresh_schemas()
 
-    def _reduce_limits(self, error: SnapshotLost) -> CutResult:
-        """Report a lost snapshot; the source makes the next cut smaller."""
+    def _report_lost_snapshot(self, error: SnapshotLost) -> CutResult:
+        """Report that the snapshot was lost; the source makes the next cut smaller."""
         logger.warning("%s; the next cut is smaller; %s", error, error.hint)
         self._reporter.set_state("taking a smaller cut", error=error)
         return CutResult.NOTHING
 
     def _on_commit(self, cut: Cut, shipment: Shipment, chunks: Seq[FillChunk], steps: dict[str, int]) -> None:
+        """Advance fills, versions and numbers after a cut was committed, and report its figures."""
         records, session = shipment.records, self._session
         self._rereads = 0
         session.schemas.record_sent(session.schemas.unsent)
@@ -241,11 +244,11 @@ SLICE_S = 0.25
 
 
 class CaptureStopped(Exception):
-    """The adapter was asked to stop in the middle of a cut."""
+    """Capture was stopped in the middle of a cut."""
 
 
 class Shipment:
-    """Halves of one cut on their way to the broker."""
+    """The half messages of one cut on their way to the broker."""
 
     def __init__(self, producer: IngestClient, stop: threading.Event, *, timeout_s: float) -> None:
         self._producer = producer
@@ -286,6 +289,7 @@ class Shipment:
             self._producer.decide(first.batch_no, first.digest, Verdict.ROLLBACK)
 
     def _retry_unavailable(self, attempt: Callable[[float], None]) -> None:
+        """Repeat an attempt until it succeeds. Raises Unavailable after the timeout, CaptureStopped on a stop."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             if self._stop.is_set():

@@ -32,7 +32,7 @@ class FillProgress:
 
 
 class Fills:
-    """Rotation of the unfinished tables, which chooses the chunks of the next cut."""
+    """Queue of the tables that are not read completely; it chooses the chunks of the next cut."""
 
     def __init__(self) -> None:
         self._states: dict[int, FillState] = {}
@@ -43,7 +43,7 @@ class Fills:
         self.compared: tuple[RegisteredTable, ...] = ()
 
     def read(self, tables: Seq[RegisteredTable]) -> None:
-        """Load the registry's states, as the last local transaction stored them."""
+        """Load the state of every fill, as the last local transaction stored it in the registry."""
         self._states = {t.schema.table_id: t.fill for t in tables}
         self._progress = None
         self._names = {t.schema.table_id: t.schema.qualified_name for t in tables}
@@ -115,7 +115,7 @@ class FillChunk:
         self.after = before
 
     def read_sections(self, batcher: Batcher, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        """Read the chunk. `after` is valid only when this iterator is exhausted."""
+        """Yield the sections of the chunk. `after` is valid only when this iterator is exhausted."""
         state = self.before
         if state.sweep_from and not state.cursor:
             # the begin marker names its own Sequence: whatever was sent before it lies below

@@ -53,7 +53,9 @@ class IngestClient(Protocol):
         ...
 
     @property
-    def persisted_through(self) -> int: ...
+    def persisted_through(self) -> int:
+        """The broker has every half up to this batch on its disk."""
+        ...
 
     def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
         """Queue a decision; it follows the halves queued before it. `can_wait`: no caller waits for the answer."""
@@ -63,7 +65,9 @@ class IngestClient(Protocol):
         """Queue the source's last committed batch for a broker that may have lost it; the broker continues after it."""
         ...
 
-    def wait_until_decided(self, batch_no: int, timeout_s: float) -> Decided: ...
+    def wait_until_decided(self, batch_no: int, timeout_s: float) -> Decided:
+        """Wait until the broker has recorded the decision of this batch; return it."""
+        ...
 
     @property
     def decided_through(self) -> int:
@@ -107,7 +111,7 @@ def judge_halves(
     in_flight_from: BatchNo | None = None,
     in_doubt: bool = False,
 ) -> list[tuple[HalfRef, Verdict]]:
-    """Return the decisions to send, in order.
+    """Decide undecided half messages by the batch table; return the decisions to send, in order.
 
     A decision covers more than the half that it names (COMMIT: all up to it, ROLLBACK: all from it on), so one of each
     is enough: local transactions happen in batch order, and those in the batch table are a prefix.
@@ -117,29 +121,31 @@ def judge_halves(
     committed: HalfRef | None = None
     for half in sorted(halves, key=lambda h: h.batch_no):
         if in_flight_from is not None and half.batch_no >= in_flight_from:
-            return _decisions(committed, half, Verdict.UNKNOWN)
+            return _build_decisions(committed, half, Verdict.UNKNOWN)
         record = records.get(BatchNo(half.batch_no))
         if record is None:
-            return _decisions(committed, half, Verdict.ROLLBACK)
+            return _build_decisions(committed, half, Verdict.ROLLBACK)
         if record.digest != half.digest and in_doubt:
-            return _decisions(committed, half, Verdict.ROLLBACK)
+            return _build_decisions(committed, half, Verdict.ROLLBACK)
         if record.digest != half.digest:
             raise Diverged(
                 f"batch {half.batch_no} is {half.digest:016x} at the broker and {record.digest:016x} at the source",
                 hint="the two sides do not belong together: check [business] name and [broker] address",
             )
         committed = half
-    return _decisions(committed, None, Verdict.UNKNOWN)
+    return _build_decisions(committed, None, Verdict.UNKNOWN)
 
 
-def _decisions(committed: HalfRef | None, other: HalfRef | None, verdict: Verdict) -> list[tuple[HalfRef, Verdict]]:
+def _build_decisions(
+    committed: HalfRef | None, other: HalfRef | None, verdict: Verdict
+) -> list[tuple[HalfRef, Verdict]]:
     """Return the COMMIT, if a half was committed, then the verdict on the other half, if there is one."""
     first = [(committed, Verdict.COMMIT)] if committed is not None else []
     return first + ([(other, verdict)] if other is not None else [])
 
 
 class SentSchemas:
-    """Table versions of one connection, sent and unsent."""
+    """Table versions of one connection to the broker: those sent, and those to send."""
 
     def __init__(self) -> None:
         self._known: set[tuple[int, int]] = set()
@@ -147,7 +153,7 @@ class SentSchemas:
         self._newest: dict[int, TableSchema] = {}
 
     def offer(self, schemas: Iterable[TableSchema]) -> None:
-        """Add versions from the registry; known ones change nothing."""
+        """Add versions from the registry to those to send, unless this connection knows them already."""
         for schema in schemas:
             version = (schema.table_id, schema.version)
             if version in self._known:
@@ -169,7 +175,7 @@ class SentSchemas:
 
     @property
     def unsent(self) -> tuple[TableSchema, ...]:
-        """Versions that the next batch must carry."""
+        """The versions that the next batch must carry."""
         return tuple(self._unsent.values())
 
     def record_sent(self, schemas: Iterable[TableSchema]) -> None:

@@ -35,7 +35,7 @@ LIMIT_S = 30.0
 
 
 class PeriodicTasks:
-    """Timers of one session."""
+    """The periodic tasks of one session, each with the time at which it is due."""
 
     def __init__(
         self, session: CaptureSession, reporter: Reporter, *, heartbeat_s: float, monotonic: Callable[[], float]
@@ -50,7 +50,7 @@ class PeriodicTasks:
         self._switch = ""
 
     def rest_s(self) -> float:
-        """Return how long no timer is due; the broker may ask at any time."""
+        """Return how long no task is due. Only the broker's reviews may come at any time."""
         return max(0.0, min(self._next_beat, self._next_refresh) - self._monotonic())
 
     def run(self) -> None:
@@ -91,6 +91,7 @@ class PeriodicTasks:
             self._reporter.update(blocked_by=self._describe_blocker())
 
     def _describe_blocker(self) -> str:
+        """Describe the longest wait of a table's changes for an open transaction; empty if below BLOCKED_S."""
         waits = {
             table_id: age
             for table_id, (_, age) in self._session.source.capture.read_backlog().items()
@@ -204,16 +205,16 @@ class Reporter:
         self.current = CaptureReport()
 
     def update(self, **changes: Any) -> None:
-        """Change fields of the report, without passing it on."""
+        """Change fields of the current report, without sending it."""
         self.current = replace(self.current, **changes)
 
     def count(self, **increments: int) -> None:
-        """Add to counters."""
+        """Add to counters of the current report."""
         if any(increments.values()):
             self.update(**{name: getattr(self.current, name) + n for name, n in increments.items()})
 
     def set_state(self, state: str, *, error: BaseException | None = None) -> None:
-        """Enter a state; log one line if it is new. An error that differs in figures only is not new."""
+        """Enter a state of capture; log a line if it is new. An error that differs in figures only is not new."""
         is_news = error is not None and _without_figures(str(error)) != _without_figures(self.current.last_error)
         changed = state != self.current.state or is_news
         if not changed:

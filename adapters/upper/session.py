@@ -62,7 +62,7 @@ class CaptureSession:
     #: Patterns that choose the tables, and those that exclude some.
     include: Seq[str] = ()
     exclude: Seq[str] = ()
-    #: Tables that they choose and the registry does not have, as last reported.
+    #: Tables that these patterns choose and the registry does not have, as last reported.
     uncaptured: list[UncapturedTable] = field(default_factory=list)
     #: Database and host of the source.
     place: str = ""
@@ -153,7 +153,7 @@ class CaptureSession:
         decided_through = self.producer.decided_through
         halves = [h for h in halves if h.batch_no > decided_through]
         records = self.source.registry.read_batches([BatchNo(h.batch_no) for h in halves])
-        return self._answer(
+        return self._send_decisions(
             judge_halves(
                 [h for h in halves if (r := records.get(BatchNo(h.batch_no))) is None or r.digest == h.digest], records
             )
@@ -165,23 +165,23 @@ class CaptureSession:
         The source's connection is busy with the cut; the broker asks again later about earlier halves.
         """
         halves = [h for h in self.producer.take_reviews() if h.batch_no >= in_flight_from]
-        return self._answer(judge_halves(halves, {}, in_flight_from=in_flight_from))
+        return self._send_decisions(judge_halves(halves, {}, in_flight_from=in_flight_from))
 
-    def _answer(self, decisions: list[tuple[HalfRef, Verdict]]) -> int:
+    def _send_decisions(self, decisions: list[tuple[HalfRef, Verdict]]) -> int:
         """Send these decisions to the broker; return their number."""
         for half, verdict in decisions:
             self.producer.decide(half.batch_no, half.digest, verdict)
         return len(decisions)
 
     def advance(self, last: BatchRecord) -> None:
-        """Advance the positions after a cut whose local transaction is durable."""
+        """Set the next batch number and Sequence after a cut whose local transaction is durable."""
         self.next_batch = BatchNo(last.batch_no + 1)
         self.next_sequence = Sequence(last.last_sequence + 1)
         self.confirmed = last.batch_no
 
 
 def _is_untouched(table: RegisteredTable) -> bool:
-    """Return whether a table is to be filled, nothing of it was read yet, and no sweep was requested."""
+    """Return whether an active table waits for a fill without a sweep, and nothing of it has been read yet."""
     fill = table.fill
     return table.state == ACTIVE and not (fill.done or fill.sweep_from or fill.cursor or fill.rows_done)
 
@@ -189,7 +189,7 @@ def _is_untouched(table: RegisteredTable) -> bool:
 def build_condition(
     tables: Iterable[RegisteredTable], locked: Mapping[str, str], uncaptured: Iterable[UncapturedTable] = ()
 ) -> AdapterCondition:
-    """Return the condition: tables that are not captured, with the reason; `locked` tables, with the holder."""
+    """Return the condition to report: tables that are not captured, and why; `locked` tables, and the holder."""
     found = [source_condition(t.schema.table_id, t.schema.qualified_name, t.state, t.reason) for t in tables]
     found += [locked_condition(table, holder) for table, holder in locked.items()]
     return AdapterCondition.of([*found, *(uncaptured_condition(t.name, t.obstacle) for t in uncaptured)])
@@ -197,7 +197,7 @@ def build_condition(
 
 @dataclass(slots=True, kw_only=True)
 class SourceClaim:
-    """Claim of one process to the business, for its lifetime."""
+    """Claim of one process to be the producer of the business, for the lifetime of the process."""
 
     #: Unique identifier of the process, across machines.
     owner: str
@@ -249,7 +249,7 @@ def open_session(
     )
     claim.epoch, claim.take_over = Epoch(ack.epoch), False
     state = source.registry.raise_epoch(Epoch(ack.epoch))
-    committed = _resolve(source, producer, ack)
+    committed = _decide_halves(source, producer, ack)
     if ack.in_doubt:
         ingest.skip_lost_batches(producer, state, committed, timeout_s=timeout_s)
     committed = max(committed, state.last_batch if ack.in_doubt else 0)
@@ -266,8 +266,8 @@ def open_session(
     return session
 
 
-def _resolve(source: Source, producer: IngestClient, ack: InitAck) -> int:
-    """Decide the undecided halves from the batch table; return the broker's last committed batch after that."""
+def _decide_halves(source: Source, producer: IngestClient, ack: InitAck) -> int:
+    """Decide the broker's undecided half messages by the batch table; return its last committed batch after that."""
     halves = list(ack.undecided)
     committed = int(ack.last_batch)
     records = source.registry.read_batches([BatchNo(h.batch_no) for h in halves]) if halves else {}
@@ -282,6 +282,7 @@ def _resolve(source: Source, producer: IngestClient, ack: InitAck) -> int:
 def _build_session(
     source: Source, producer: IngestClient, state: SourceState, ack: InitAck, committed: int
 ) -> CaptureSession:
+    """Return a session whose numbers continue those of source and broker. Raises Diverged if the broker lost data."""
     if state.last_batch > committed:
         raise Diverged(
             f"the source has committed batch {state.last_batch}, the broker has nothing after batch {committed}",
@@ -307,7 +308,7 @@ def _is_resynced(source: Source) -> bool:
 
 
 def _read_everything_again(source: Source, last_batch: int, committed: int, versions: Mapping[int, int]) -> None:
-    """Recover a source behind the broker: it was restored from a backup, or an operator committed a half message.
+    """Recover from a source behind the broker: restored from a backup, or an operator committed a half message.
 
     The broker's data beyond the source's position may differ from the source's content. So every table is read again,
     with a sweep, and in a version that the lost history did not have.

@@ -53,7 +53,7 @@ class ComparisonEnded(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class ComparedFill:
-    """One comparison of one table."""
+    """Fill of one table that ships only the rows that differ from the broker's full data."""
 
     settings: Settings
     table: RegisteredTable
@@ -67,7 +67,7 @@ class ComparedFill:
     _stored_at: float = field(default=float("-inf"))
 
     def run(self) -> None:
-        """Compare the table, and end its fill. Raises retryable errors, after which the fill is unchanged."""
+        """Compare the table, ship its differences, and end its fill. After a retryable error the fill is unchanged."""
         with closing(open_source(self.settings)) as source, closing(open_reader(self.settings)) as reader:
             try:
                 self._compare(source, reader)
@@ -87,12 +87,12 @@ class ComparedFill:
                 logger.info("%s was compared with the full data, %s of its rows differed", name, f"{self.shipped:,}")
 
     def _compare(self, source: Source, reader: SourceReader) -> None:
-        """Find the rows that differ, and ship them."""
+        """Find the rows that differ from the full data, and ship them while the comparison runs."""
         options = VerifyOptions(target="the full data", leg="source")
         subject = Subject(schema=self.table.schema, digest=options.digest)
         self._store_progress(source)
 
-        def report(progress: VerifyProgress) -> None:
+        def record_progress(progress: VerifyProgress) -> None:
             self.rows = progress.rows
             self._store_progress(source)
 
@@ -109,7 +109,7 @@ class ComparedFill:
                     ends,
                     ChosenTable(subject=subject),
                     lambda _: LocalRunner(),
-                    report,
+                    record_progress,
                     partial(self._ship, source, reader, ends, subject),
                 ).compare()
             if result.undecided:
@@ -144,7 +144,7 @@ class ComparedFill:
                 self._pause(source)
 
     def _differing_keys(self, ends: ComparisonEnds, subject: Subject, suspects: Seq[SuspectRow]) -> list[Key]:
-        """Return the keys of suspects that differ or are undecided, without those found to be on their way."""
+        """Return the keys of the suspects that are wrong or undecided, without those whose change is on its way."""
         try:
             settled = SuspectResolver(ends, subject).settle(suspects, wait_s=0)
         except OffsetTrimmed:  # all of them are shipped
@@ -155,6 +155,7 @@ class ComparedFill:
 
     @staticmethod
     def _count_waiting(reader: SourceReader, subject: Subject, keys: Seq[Key]) -> int:
+        """Return how many of these keys still wait in the source's log."""
         reader.begin(subject)
         waiting = len(reader.find_waiting_keys(subject, keys))
         reader.end()
@@ -170,10 +171,12 @@ class ComparedFill:
                 raise ComparisonEnded
 
     def _advance(self, source: Source, *, after: str, done: bool = False) -> bool:
+        """Store the progress in the registry; an empty `after` ends the comparison. Return False if it had ended."""
         table_id, before = self.table.schema.table_id, self.table.reason
         return source.registry.advance_comparison(table_id, before, after, self.rows, done=done)
 
     def _pause(self, source: Source) -> None:
+        """Wait a moment, after storing the progress. Raises ComparisonEnded."""
         self._store_progress(source)
         time.sleep(LOOK_S)
 

@@ -141,7 +141,7 @@ class VerifyResult:
 
     @property
     def shippable(self) -> list[RowDifference]:
-        """Differences that shipping the row again repairs; a repeated row would only be copied once more."""
+        """The differences that shipping rows again repairs: all except several rows with the same key."""
         return [d for d in self.differences if d.kind is not DifferenceKind.REPEATED]
 
     @property
@@ -161,7 +161,7 @@ class VerifyResult:
 
     @property
     def moved_rows(self) -> int:
-        """The number of rows, or keys with checksums, that were transferred from their database."""
+        """The number of rows, or of keys with checksums, that databases or broker sent to the comparison."""
         return sum(t.moved for t in self.tables)
 
 
@@ -227,35 +227,38 @@ def render_page(result: VerifyResult) -> str:
         f"{count_phrase(found, 'row')} different, {open_:,} undecided.",
         circumstances=escape(" · ".join(circumstances)),
         notes=f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in result.notes)}</ul>" if result.notes else "",
-        tables=_table(
+        tables=_html_table(
             ("table", "compared", "rows", "moved", "on their way", "different", "undecided", "notes"),
-            map(_summary, result.tables),
+            map(_summary_html, result.tables),
         ),
-        differences=_section(
+        differences=_html_section(
             "Differences",
             ("table", "key", "what", "column", *_PLACES),
             found,
-            (line for d in result.differences[:SHOWN_MAX] for line in _difference(d)),
+            (line for d in result.differences[:SHOWN_MAX] for line in _difference_html(d)),
         ),
-        undecided=_section(
-            "Undecided", ("table", "key", "reason"), open_, map(_undecided_row, result.undecided_rows[:SHOWN_MAX])
+        undecided=_html_section(
+            "Undecided", ("table", "key", "reason"), open_, map(_undecided_row_html, result.undecided_rows[:SHOWN_MAX])
         ),
     )
 
 
-def _section(title: str, columns: tuple[str, ...], count: int, lines: Iterable[str]) -> str:
+def _html_section(title: str, columns: tuple[str, ...], count: int, lines: Iterable[str]) -> str:
+    """Return a section with an HTML table; `count`: how many lines there are in total. Empty if there are none."""
     if not count:
         return ""
     more = f"<p>{count - SHOWN_MAX:,} more are not shown here.</p>" if count > SHOWN_MAX else ""
-    return f'<h2>{title}</h2><div class="scroll">{_table(columns, lines)}</div>{more}'
+    return f'<h2>{title}</h2><div class="scroll">{_html_table(columns, lines)}</div>{more}'
 
 
-def _table(columns: tuple[str, ...], lines: Iterable[str]) -> str:
+def _html_table(columns: tuple[str, ...], lines: Iterable[str]) -> str:
+    """Return an HTML table of these columns; each line is the HTML of a row."""
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
-def _summary(table: TableResult) -> str:
+def _summary_html(table: TableResult) -> str:
+    """Return the row of a table's result in the HTML report."""
     numbers = (table.rows, table.moved, table.in_flight, len(table.differences), len(table.undecided))
     notes = [table.method, *table.notes, *(["stopped at the limit of differences"] if table.cut_short else [])]
     cells = "".join(f'<td class="number">{number:,}</td>' for number in numbers)
@@ -264,19 +267,21 @@ def _summary(table: TableResult) -> str:
     )
 
 
-def _difference(found: RowDifference) -> Iterable[str]:
+def _difference_html(found: RowDifference) -> Iterable[str]:
+    """Yield the rows about a difference in the HTML report: one for each differing column, or a single one."""
     what = f"{found.kind.value}, {found.fault.value} fault" + (f": {found.note}" if found.note else "")
-    head = f"<td>{escape(found.table)}</td><td>{_key(found.key)}</td><td>{escape(what)}</td>"
+    head = f"<td>{escape(found.table)}</td><td>{_key_html(found.key)}</td><td>{escape(what)}</td>"
     blank = "<td></td><td></td><td></td>"
     if not found.columns:
         there = "".join(f"<td>{'there' if place in found.present else ''}</td>" for place in _PLACES)
         yield f"<tr>{head}<td></td>{there}</tr>"
     for number, column in enumerate(found.columns):
-        values = "".join(f"<td>{_value(column.values, place)}</td>" for place in _PLACES)
+        values = "".join(f"<td>{_value_html(column.values, place)}</td>" for place in _PLACES)
         yield f"<tr>{blank if number else head}<td>{escape(column.column)}</td>{values}</tr>"
 
 
-def _value(values: dict[str, str | bytes | None], place: str) -> str:
+def _value_html(values: dict[str, str | bytes | None], place: str) -> str:
+    """Return a value of one side as HTML, shortened if it is long; a dash if it is not known."""
     if place not in values:
         return '<span class="absent">&ndash;</span>'
     value = value_text(values[place])
@@ -286,12 +291,12 @@ def _value(values: dict[str, str | bytes | None], place: str) -> str:
     return f"<code>{escape(cut)}</code>"
 
 
-def _key(key: dict[str, str]) -> str:
+def _key_html(key: dict[str, str]) -> str:
     return ", ".join(f"{escape(name)}=<code>{escape(value)}</code>" for name, value in key.items())
 
 
-def _undecided_row(found: UndecidedRow) -> str:
-    return f"<tr><td>{escape(found.table)}</td><td>{_key(found.key)}</td><td>{escape(found.reason)}</td></tr>"
+def _undecided_row_html(found: UndecidedRow) -> str:
+    return f"<tr><td>{escape(found.table)}</td><td>{_key_html(found.key)}</td><td>{escape(found.reason)}</td></tr>"
 
 
 DIFFERENCES, UNDECIDED, TABLES = "differences.parquet", "undecided.parquet", "tables.parquet"
@@ -299,7 +304,11 @@ DIFFERENCES, UNDECIDED, TABLES = "differences.parquet", "undecided.parquet", "ta
 
 def write_parquet(result: VerifyResult, folder: Path) -> list[Path]:
     """Write the three files into a folder, replacing existing ones; return them."""
-    tables = {DIFFERENCES: _differences(result), UNDECIDED: _undecided_table(result), TABLES: _tables(result)}
+    tables = {
+        DIFFERENCES: _differences_table(result),
+        UNDECIDED: _undecided_table(result),
+        TABLES: _results_table(result),
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in tables.items():
@@ -309,7 +318,8 @@ def write_parquet(result: VerifyResult, folder: Path) -> list[Path]:
     return [folder / name for name in tables]
 
 
-def _differences(result: VerifyResult) -> pa.Table:
+def _differences_table(result: VerifyResult) -> pa.Table:
+    """Return all differences as an Arrow table, with a row for each differing column, or a single row."""
     names = ("table", "key", "kind", "fault", "note", "column", *_PLACES.values(), "present")
     lines = []
     for d in result.differences:
@@ -327,7 +337,8 @@ def _undecided_table(result: VerifyResult) -> pa.Table:
     return _text_table(("table", "key", "reason"), lines)
 
 
-def _tables(result: VerifyResult) -> pa.Table:
+def _results_table(result: VerifyResult) -> pa.Table:
+    """Return the results of all tables as an Arrow table, with a row for each table."""
     columns: dict[str, pa.Array] = {
         "table": pa.array([t.table for t in result.tables], pa.string()),
         "leg": pa.array([t.leg for t in result.tables], pa.string()),

@@ -44,9 +44,9 @@ _INT64_DIGITS = 19
 
 
 class SubjectRows:
-    """The broker's rows in the form of a compared target; unchanged unless the target's columns have rules.
+    """Converts the broker's rows to the form of the compared target; only rules for columns change a row.
 
-    In that case the predicate is applied here too, because it refers to unmasked values.
+    With such rules, the predicate is applied here too, because it refers to unmasked values.
     """
 
     def __init__(self, subject: Subject, maskers: Maskers) -> None:
@@ -104,12 +104,13 @@ class PinnedFullData:
             bounds = [b for low, high in part.ranges(buckets) for b in key_ranges(subject.schema, low, high)]
             splits = [broker_pb2.Split(table_id=table_id, low=low, high=high) for low, high in bounds]
         for split in splits:
-            for section, _ in self._read(subject, split, own_range=bool(part.step)):
+            for section, _ in self._read_split(subject, split, own_range=bool(part.step)):
                 yield section
 
-    def _read(
+    def _read_split(
         self, subject: Subject, split: broker_pb2.Split, *, own_range: bool
     ) -> Iterator[tuple[TableChanges, Sequences]]:
+        """Yield the rows of a key range in the form of the target, each section with its Sequences."""
         seen, versions = SubjectRows(subject, self._maskers), self._versions.get(subject.schema.table_id, {})
         for chunk in self._snapshots.read_split(self.snapshot.snapshot_id, split, own_range=own_range):
             for section in chunk.sections:
@@ -134,7 +135,7 @@ class PinnedFullData:
     def _find_in_split(self, subject: Subject, split: broker_pb2.Split, wanted: set[Key]) -> dict[Key, tuple[Row, int]]:
         schema, versions = subject.schema, self.versions(subject)
         found: dict[Key, tuple[Row, int]] = {}
-        for section, sequences in self._read(subject, split, own_range=True):
+        for section, sequences in self._read_split(subject, split, own_range=True):
             columns = columns_of(section, versions, schema)
             rows = zip(*columns, strict=True)
             for key, row, sequence in zip(key_forms(columns, schema), rows, sequences.tolist(), strict=True):
@@ -154,15 +155,15 @@ def key_ranges(schema: TableSchema, low: int | None, high: int | None) -> list[t
         largest = 10**digits - 1
         first, last = max(bottom, smallest), min(top - 1, largest)
         if first <= last:
-            found.append(_range(tag, str(first), str(last)))
+            found.append(_record_id_range(tag, str(first), str(last)))
         first, last = max(bottom, -largest), min(top - 1, -max(smallest, 1))
         if first <= last:  # among negative numbers of one length, the smaller number has the greater text
-            found.append(_range(tag, str(last), str(first)))
+            found.append(_record_id_range(tag, str(last), str(first)))
     return found
 
 
-def _range(tag: bytes, first: str, last: str) -> tuple[bytes, bytes]:
-    """Return [first, after last]; both texts have equal length, and longer record ids sort after their prefix."""
+def _record_id_range(tag: bytes, first: str, last: str) -> tuple[bytes, bytes]:
+    """Return the range of record ids from `first` to `last`, two numbers of the same length."""
     head = tag + varint(len(first))
     return head + first.encode(), head + last[:-1].encode() + bytes([ord(last[-1]) + 1])
 
@@ -174,14 +175,14 @@ def open_snapshot(address: str, business: str, table_ids: Seq[int], holder: str)
     with SnapshotClient(address) as snapshots:
         snapshot = snapshots.open(business, table_ids=table_ids, splits=1, holder=holder)
 
-        def renew() -> None:
+        def renew_lease() -> None:
             while not stop.wait(max(1.0, snapshot.lease_s / 3)):
                 try:
                     snapshots.renew(snapshot.snapshot_id)
                 except VenusError:
                     return  # the next reader gets SnapshotExpired
 
-        thread = threading.Thread(target=renew, name="venus-lease", daemon=True)
+        thread = threading.Thread(target=renew_lease, name="venus-lease", daemon=True)
         thread.start()
         try:
             yield snapshot
@@ -200,7 +201,7 @@ _NOTHING: tuple[Row | None, int] = (None, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRow:
-    """State of a key; `row` None: there is no row."""
+    """What is known about a key at a position; `row` None: no row has this key."""
 
     row: Row | None
 
@@ -217,7 +218,7 @@ class KeyChange:
 
 @dataclass(slots=True)
 class KeyHistory:
-    """History of some keys of one table. `pinned`: cut of the full data; `end`: increments below it were read."""
+    """Changes of some keys of one table. `pinned`: offset of the full data; `end`: increments below it were read."""
 
     pinned: int
     sequence: int  # the Sequence of the last change in the full data
@@ -231,27 +232,29 @@ class KeyHistory:
     removals: list[KeyChange] = field(default_factory=list)
 
     def at_offset(self, key: Key, offset: int) -> KnownRow | None:
-        """Return the state after every change below `offset`; None if that is not known."""
+        """Return the row of a key after every change below `offset`; None if that is not known."""
         if not self.start <= offset <= self.end:
             return None
         if offset < self.pinned:
             # the full data is ahead: it has no older state of keys that have changed in between
-            touched = [s for s in self._changes_of(key) if offset <= s.offset < self.pinned]
+            touched = [s for s in self._list_changes(key) if offset <= s.offset < self.pinned]
             return None if touched else KnownRow(row=self.base.get(key, _NOTHING)[0])
-        return self._state_after(key, [s for s in self._changes_of(key) if self.pinned <= s.offset < offset])
+        return self._state_after(key, [s for s in self._list_changes(key) if self.pinned <= s.offset < offset])
 
     def at_sequence(self, key: Key, sequence: int) -> KnownRow | None:
-        """Return the state after every change below `sequence`; None if that is not known."""
+        """Return the row of a key after every change below `sequence`; None if that is not known."""
         if sequence <= self.sequence or sequence > max(self.end_sequence, self.sequence + 1):
             return None
         return self._state_after(
-            key, [s for s in self._changes_of(key) if s.offset >= self.pinned and s.sequence < sequence]
+            key, [s for s in self._list_changes(key) if s.offset >= self.pinned and s.sequence < sequence]
         )
 
-    def _changes_of(self, key: Key) -> list[KeyChange]:
+    def _list_changes(self, key: Key) -> list[KeyChange]:
+        """Return the changes of a key and the removals of many rows, in the order of the queue."""
         return sorted([*self.steps.get(key, ()), *self.removals], key=lambda step: step.offset)
 
     def _state_after(self, key: Key, steps: Iterable[KeyChange]) -> KnownRow:
+        """Return the row of a key after these changes to the row of the full data."""
         row, changed = self.base.get(key, _NOTHING)
         for step in steps:
             if not step.before:
@@ -289,7 +292,7 @@ def read_increments(
                 for section in batch.sections:
                     if section.table_id == subject.schema.table_id and offset < end:
                         there = seen.changes(section, known.get(section.schema_version))
-                        _add(history, there, offset, sequence, subject, known, wanted)
+                        _add_section(history, there, offset, sequence, subject, known, wanted)
                     offset, sequence = offset + section.count, sequence + section.count
             if subscriber.position > before:
                 heard = time.monotonic()
@@ -303,7 +306,7 @@ def read_increments(
 
 
 def read_queue_end(address: str, business: str, history: KeyHistory) -> tuple[int, int]:
-    """Return a matching offset and Sequence: everything committed by now is below both.
+    """Return the end of the queue, as offset and as Sequence: everything committed by now is below both.
 
     They are read from the newest increment itself: the broker's status may name the Sequence of a batch that readers do
     not get yet.
@@ -323,7 +326,7 @@ def read_queue_end(address: str, business: str, history: KeyHistory) -> tuple[in
     return newest.base_offset + newest.count, int(batch.first_sequence) + batch.count
 
 
-def _add(
+def _add_section(
     history: KeyHistory,
     section: TableChanges,
     offset: int,
@@ -332,6 +335,7 @@ def _add(
     versions: Mapping[int, TableSchema],
     wanted: set[Key],
 ) -> None:
+    """Add the changes of the wanted keys in a section to the history."""
     if section.kind is ChangeKind.TRUNCATE:
         history.removals.append(KeyChange(offset=offset, sequence=sequence, row=None, before=sequence))
     elif section.kind is ChangeKind.SWEEP_END:
@@ -343,16 +347,16 @@ def _add(
     touched = [n for n, key in enumerate(keys) if key in wanted]
     if not touched:
         return
-    rows = _rows(section, touched, subject, versions)
+    rows = _rows_of_changes(section, touched, subject, versions)
     for n in touched:
         step = KeyChange(offset=offset + n, sequence=sequence + n, row=rows.get(n))
         history.steps.setdefault(keys[n], []).append(step)
 
 
-def _rows(
+def _rows_of_changes(
     section: TableChanges, touched: Seq[int], subject: Subject, versions: Mapping[int, TableSchema]
 ) -> dict[int, Row]:
-    """Return the rows of the touched changes, without deletions."""
+    """Return the rows of these changes by their number in the section, without deletions."""
     live = [n for n in touched if not section.is_deleted[n]]
     if not live:
         return {}

@@ -44,7 +44,7 @@ class UnrepairedRow:
 
 @dataclass(slots=True, kw_only=True)
 class RepairResult:
-    """Result of a repair."""
+    """Result of a repair: rows shipped again, rows that are right now, and rows that are still wrong."""
 
     emitted: dict[str, int] = field(default_factory=dict)  # the number of keys by table
     repaired: int = 0
@@ -70,7 +70,7 @@ def run_repair(settings: Settings, target: str, result: VerifyResult, *, wait_s:
         return done
     try:
         right = ComparisonSide.FULL if result.leg == "source" else ComparisonSide.TARGET
-        subjects = _touch(settings, wanted, done)
+        subjects = _log_wrong_rows(settings, wanted, done)
         if right is ComparisonSide.TARGET:
             subjects = _target_subjects(settings, target, subjects)
         _wait_until_repaired(settings, target, right, wanted, subjects, done, wait_s)
@@ -79,7 +79,10 @@ def run_repair(settings: Settings, target: str, result: VerifyResult, *, wait_s:
     return done
 
 
-def _touch(settings: Settings, wanted: dict[str, dict[Key, RowDifference]], done: RepairResult) -> dict[str, Subject]:
+def _log_wrong_rows(
+    settings: Settings, wanted: dict[str, dict[Key, RowDifference]], done: RepairResult
+) -> dict[str, Subject]:
+    """Write the keys of the wrong rows into the source's log; return the tables by name."""
     subjects = {}
     try:
         reader = open_reader(settings)
@@ -100,7 +103,7 @@ def _touch(settings: Settings, wanted: dict[str, dict[Key, RowDifference]], done
 
 
 def _target_subjects(settings: Settings, target: str, subjects: dict[str, Subject]) -> dict[str, Subject]:
-    """Return the tables with the target's predicates."""
+    """Return the tables, each with the predicate that chooses the target's rows."""
     loaded = (open_target(settings, target).read_loaded_tables() or {}).values()
     predicates = {table.schema.table_id: table.predicate for table in loaded}
     return {
@@ -118,6 +121,7 @@ def _wait_until_repaired(
     done: RepairResult,
     wait_s: float,
 ) -> None:
+    """Wait up to `wait_s` seconds until the rows are right on both sides; record in `done` which are not."""
     address = broker_address(settings)
     table_ids = [s.schema.table_id for s in subjects.values()]
     with open_snapshot(address, settings.business.name, table_ids, f"repair of {target}") as snapshot:
@@ -154,7 +158,7 @@ class LossWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowClosing:
-    """Outcome for the windows that were open when a comparison began."""
+    """The windows of possible loss that were open when a comparison began, and whether it has closed them."""
 
     terms: tuple[int, ...]
     home_terms: tuple[int, ...] = ()

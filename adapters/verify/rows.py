@@ -65,7 +65,7 @@ def columns_of(section: TableChanges, versions: Mapping[int, TableSchema], wante
 
 
 def rows_inside(predicate: str, columns: Columns, schema: TableSchema) -> Bools:
-    """Mark the rows that a predicate selects; `columns` are in the schema's wire order."""
+    """Mark the rows that a predicate chooses; `columns` are the values, in the schema's wire order."""
     by_number = {c.number: values for c, values in zip(schema.wire_columns, columns, strict=True)}
 
     def column_array(wanted: Column) -> pa.Array:
@@ -101,12 +101,12 @@ def record_ids(keys: Seq[Key], schema: TableSchema) -> list[bytes] | None:
     types = [c.type for c in layout.columns[: layout.key_count]]
     if any(style_of(t) is FormStyle.NUMBER for t in types):
         return None
-    columns = [[_spelt(kind, key[n]) for key in keys] for n, kind in enumerate(types)]
+    columns = [[_canonical_value(kind, key[n]) for key in keys] for n, kind in enumerate(types)]
     return keys_from_columns(columns, layout).split()
 
 
-def _spelt(kind: LogicalType, form: str) -> str | bytes:
-    """Return the canonical value of a form."""
+def _canonical_value(kind: LogicalType, form: str) -> str | bytes:
+    """Return the canonical value that has this form."""
     match style_of(kind):
         case FormStyle.HEX:
             return bytes.fromhex(form)
@@ -151,6 +151,7 @@ def is_equal_row(schema: TableSchema, one: Row | None, other: Row | None) -> boo
 
 
 def _differing_positions(schema: TableSchema, one: Row, other: Row) -> Iterator[int]:
+    """Yield the numbers of the columns, in wire order, in which two rows differ."""
     for n, column in enumerate(schema.wire_columns):
         if one[n] != other[n] and not is_same_value(column.type, one[n], other[n]):
             yield n
@@ -169,19 +170,20 @@ def _is_same_float(one: str, other: str, kind: LogicalType) -> bool:
 
 
 def _is_same_padded(one: str, other: str, _: LogicalType) -> bool:
+    """Return whether two CHAR values are equal: trailing blanks do not count."""
     return one.rstrip(" ") == other.rstrip(" ")
 
 
 def _is_same_json(one: str, other: str, _: LogicalType) -> bool:
     try:
-        return _same_document(_document(one), _document(other))
+        return _is_same_document(_parse_json(one), _parse_json(other))
     except RecursionError:  # nested more deeply than Python supports: then the order of members counts
         return _without_blanks(one) == _without_blanks(other)
 
 
-def _document(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Parse JSON with decimals, so that 0.1 does not equal its neighbours, and integers of any length."""
-    return json.loads(text, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_members)
+    return json.loads(text, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_unique_members)
 
 
 def _without_blanks(text: str) -> str:
@@ -189,30 +191,31 @@ def _without_blanks(text: str) -> str:
     return _STRING_OR_BLANKS.sub(r"\1", text)
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of a JSON object. Refuses a duplicate name: parsers differ about which one counts."""
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of a JSON object. Refuses a duplicate name: parsers differ about which member counts."""
     members = dict(pairs)
     if len(members) < len(pairs):
         raise ValueError("a name appears twice")
     return members
 
 
-def _same_document(one: Any, other: Any) -> bool:
+def _is_same_document(one: Any, other: Any) -> bool:
+    """Return whether two parsed JSON documents are equal; the order of members does not matter."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other  # in Python, True equals 1
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same_document(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(_is_same_document(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same_document, one, other))
+        return len(one) == len(other) and all(map(_is_same_document, one, other))
     return bool(one == other)
 
 
 def _is_same_moment(one: str, other: str, _: LogicalType) -> bool:
-    return _plain_moment(one) == _plain_moment(other)
+    return _normalise_moment(one) == _normalise_moment(other)
 
 
-def _plain_moment(text: str) -> str:
-    """Remove trailing zeros of a fraction, and unify the spellings of UTC."""
+def _normalise_moment(text: str) -> str:
+    """Return a time without trailing zeros of its fraction, and with one spelling of UTC."""
     era = " BC" if text.endswith(" BC") else ""
     text = text.removesuffix(" BC")
     for zone in ("+00:00", "+00", "Z"):

@@ -67,6 +67,8 @@ def run_verify(
 
 @dataclass(slots=True)
 class _Run:
+    """One run of `venus verify`: its options, and what it has found out about the tables."""
+
     settings: Settings
     options: VerifyOptions
     runner_for: RunnerFor
@@ -86,6 +88,7 @@ class _Run:
     at_target: dict[int, LoadedTable] = field(default_factory=dict)
 
     def run(self) -> VerifyResult:
+        """Compare the chosen tables on each pair of sides."""
         began, options = time.monotonic(), self.options
         result = VerifyResult(
             business=self.settings.business.name,
@@ -99,7 +102,7 @@ class _Run:
         registered, result.leg = self._read_registered()
         registered = self._leave_out_released(registered)
         self._note_uncaptured(registered)
-        registered = self._leave_out(registered)
+        registered = self._leave_out_unmirrored(registered)
         if options.where and result.leg != "ends":
             raise ConfigError(
                 f"--where is a condition in SQL, and --leg {result.leg} compares with the full data, which has none",
@@ -129,7 +132,7 @@ class _Run:
     def _plan(
         self, registered: dict[int, RegisteredTable] | None, leg: str
     ) -> Iterator[tuple[ComparisonSide, ComparisonSide, list[ChosenTable]]]:
-        """Yield the tables to compare, each with its two sides.
+        """Yield each pair of sides with the tables to compare there.
 
         For a comparison, VENUS masks only the broker's rows, because the masking key must not reach the source. So
         source and target are each compared with the full data, instead of with each other.
@@ -164,7 +167,7 @@ class _Run:
     def _refuse_other_masks(
         self, one: ChosenTable, left: ComparisonSide, right: ComparisonSide, here: dict[int, str]
     ) -> ChosenTable:
-        """Return the table, with an obstacle if an upstream broker set masks its columns on one side only."""
+        """Return the table, with an obstacle if broker sets mask its columns differently for the two sides."""
         table_id, sides, obstacle = one.subject.schema.table_id, (left, right), one.obstacle
         masked = here.get(table_id, "")
         if ComparisonSide.SOURCE in sides and masked and not obstacle:
@@ -175,6 +178,7 @@ class _Run:
         return replace(one, obstacle=obstacle)
 
     def _compare(self, ends: ComparisonEnds, one: ChosenTable) -> TableResult:
+        """Compare one table; hide the values of masked columns in its result."""
         found = TableComparison(self.options, ends, one, self.runner_for, self.report).compare()
         projected = self.projected.get(one.subject.schema.table_id)
         if projected is not None and ends.left is ComparisonSide.SOURCE:
@@ -192,7 +196,7 @@ class _Run:
             if not self.settings.source.url.get_secret_value():
                 raise ConfigError("no [source] url is set", hint="set it, or use --leg target")
             with closing(open_reader(self.settings)) as reader:
-                tables = [t for t in reader.read_tables() if not _is_own(t.schema)]
+                tables = [t for t in reader.read_tables() if not _is_heartbeat(t.schema)]
         except VenusError as error:
             if leg != "auto":
                 raise
@@ -203,6 +207,7 @@ class _Run:
     def _choose_tables(
         self, registered: dict[int, RegisteredTable] | None, left: ComparisonSide, right: ComparisonSide
     ) -> list[ChosenTable]:
+        """Return the tables of these two sides that the options choose."""
         at_target = self._read_target_tables() if ComparisonSide.TARGET in (left, right) else None
         if ComparisonSide.SOURCE not in (left, right):
             registered = None
@@ -231,7 +236,7 @@ class _Run:
         if not self.options.tables:
             self.notes += [f"not compared: {uncaptured_problem(t.name, t.obstacle)}" for t in self.uncaptured]
 
-    def _leave_out(self, registered: dict[int, RegisteredTable] | None) -> dict[int, RegisteredTable] | None:
+    def _leave_out_unmirrored(self, registered: dict[int, RegisteredTable] | None) -> dict[int, RegisteredTable] | None:
         """Return the registry without tables that this broker set does not mirror, and add notes about these."""
         with AdminClient(broker_address(self.settings)) as admin:
             self.mirrored = admin.mirrored_tables(self.settings.business.name)
@@ -247,6 +252,7 @@ class _Run:
         return {number: table for number, table in registered.items() if self._is_mirrored(table.schema)}
 
     def _is_mirrored(self, schema: TableSchema) -> bool:
+        """Return whether this broker set mirrors the table."""
         return not self.mirrored or is_labelled(self.mirrored, schema.namespace, schema.name)
 
     def _read_target_tables(self) -> dict[int, LoadedTable]:
@@ -259,12 +265,13 @@ class _Run:
                 f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}"
             )
         self.projected = {n: t.schema for n, t in found.items() if isinstance(t.schema, ProjectedSchema)}
-        self.at_target = {number: t for number, t in found.items() if not _is_own(t.schema)}
+        self.at_target = {number: t for number, t in found.items() if not _is_heartbeat(t.schema)}
         return self.at_target
 
     def _choose_table(
         self, table_id: int, registered: dict[int, RegisteredTable] | None, at_target: dict[int, LoadedTable] | None
     ) -> ChosenTable:
+        """Return a table to compare: which rows of it, a note, and the obstacle to its comparison if there is one."""
         known = registered.get(table_id) if registered is not None else None
         loaded = at_target.get(table_id) if at_target is not None else None
         schema = known.schema if known else loaded.schema  # type: ignore[union-attr]
@@ -281,7 +288,7 @@ class _Run:
             obstacle = f"the source is at version {known.schema.version} of it, the target at {loaded.schema.version}"
         elif known and not known.fill.done:
             obstacle = f"it is still being read from the source ({known.fill.rows_done:,} rows so far)"
-        obstacle = obstacle or self._key_obstacle(loaded)
+        obstacle = obstacle or self._masking_key_obstacle(loaded)
         note = f"RESYNC at the source: {known.reason}" if known and known.state == "RESYNC" else ""
         predicate, reason = self._choose_rows(schema, loaded.predicate if loaded else "")
         if not predicate and reason:
@@ -292,8 +299,8 @@ class _Run:
         subject = Subject(schema=schema, where=self.options.where, digest=self.options.digest, predicate=predicate)
         return ChosenTable(subject=subject, note=note, obstacle=obstacle)
 
-    def _key_obstacle(self, loaded: LoadedTable | None) -> str:
-        """Return why a masked table cannot be compared with this configuration; empty = it can."""
+    def _masking_key_obstacle(self, loaded: LoadedTable | None) -> str:
+        """Return why a masked table cannot be compared: the configuration has another masking key; empty = it can."""
         used = columns_of(loaded.schema).key_id if loaded is not None else ""
         configured = TargetColumns(self.settings, self.options.target).rules.key_id if used else ""
         if used == configured:
@@ -318,6 +325,7 @@ class _Run:
         return both, "; ".join(filter(None, (note, here)))
 
     def _is_wanted(self, schema: TableSchema, every: list[TableSchema]) -> bool:
+        """Return whether the options choose this table. Raises ConfigError for a pattern that matches no table."""
         patterns = self.options.tables
         for pattern in patterns:
             if not any(_is_named_by(s, pattern) for s in every):
@@ -336,7 +344,7 @@ class _Run:
         return not patterns or any(_is_named_by(schema, pattern) for pattern in patterns)
 
 
-def _is_own(schema: TableSchema) -> bool:
+def _is_heartbeat(schema: TableSchema) -> bool:
     """Return whether this is VENUS's own heartbeat table, even with an upper-case name."""
     return schema.is_heartbeat or schema.name == "VENUS_HEARTBEAT"
 

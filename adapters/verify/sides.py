@@ -1,4 +1,4 @@
-"""The two kinds of sides of a comparison: the database computes checksums, or rows are read and summed here.
+"""The two kinds of sides of a comparison: the database computes checksums, or VENUS reads rows and computes them.
 
 For a slice, a side returns the checksum of each bucket, the keys and checksums in some buckets, the rows of some keys.
 """
@@ -34,11 +34,17 @@ class Side(Protocol):
     #: Keys that several rows share, with the number of rows, from the last call of `hashes`.
     repeated: dict[Key, int]
 
-    def buckets(self, part: Slice) -> Buckets: ...
+    def buckets(self, part: Slice) -> Buckets:
+        """Return the row count and the sum of the checksums of each bucket of a slice."""
+        ...
 
-    def hashes(self, part: Slice, buckets: Collection[int]) -> dict[Key, int]: ...
+    def hashes(self, part: Slice, buckets: Collection[int]) -> dict[Key, int]:
+        """Return the checksum of every row in these buckets, by key."""
+        ...
 
-    def rows(self, part: Slice, keys: Seq[Key]) -> dict[Key, Row]: ...
+    def rows(self, part: Slice, keys: Seq[Key]) -> dict[Key, Row]:
+        """Return the rows of a slice with these keys."""
+        ...
 
 
 class PushedSide:
@@ -66,6 +72,7 @@ class PushedSide:
 
 
 def _find_repeated(keys: Iterable[Key]) -> dict[Key, int]:
+    """Return the keys that occur more than once, with their numbers."""
     return {key: rows for key, rows in Counter(keys).items() if rows > 1}
 
 
@@ -83,7 +90,7 @@ def find_rows(reader: Reader, subject: Subject, keys: Seq[Key]) -> dict[Key, Row
 
 @dataclass(slots=True)
 class _ReadSection:
-    """Section with its checksums and buckets."""
+    """Section of rows that were read, with the checksum and the bucket of each row."""
 
     columns: Columns
     sums: npt.NDArray[np.uint64]
@@ -92,9 +99,9 @@ class _ReadSection:
 
 @dataclass(slots=True)
 class ScannedSide:
-    """Side whose rows are read and summed here.
+    """Side whose rows VENUS reads, to compute the checksums itself.
 
-    It keeps the rows of a range slice, but reads those of a whole table again at each call.
+    The rows of a range slice are kept; those of a whole table are read again at each call.
     """
 
     scan: Scan
@@ -112,7 +119,7 @@ class ScannedSide:
         totals = [0] * part.buckets
         for read in self._sections(part, None):
             counts += np.bincount(read.places, minlength=part.buckets)
-            _add(totals, read)
+            _add_checksums(totals, read)
         return {n: (int(count), totals[n]) for n, count in enumerate(counts.tolist()) if count}
 
     def hashes(self, part: Slice, buckets: Collection[int]) -> dict[Key, int]:
@@ -135,6 +142,7 @@ class ScannedSide:
         return {key: self._rows[key] for key in keys if key in self._rows}
 
     def _sections(self, part: Slice, buckets: Collection[int] | None) -> Iterable[_ReadSection]:
+        """Return the sections of a slice. Keeps those of a range slice for the next call."""
         if self._kept is not None and self._kept[0] == part:
             return self._kept[1]
         if not part.step:
@@ -143,6 +151,7 @@ class ScannedSide:
         return self._kept[1]
 
     def _read_sections(self, part: Slice, buckets: Collection[int] | None) -> Iterator[_ReadSection]:
+        """Yield the rows of a slice that the predicate chooses, with checksums and buckets."""
         schema = self.subject.schema
         for section in self.scan(part, buckets):
             self.moved += section.count
@@ -169,8 +178,8 @@ def places_of(columns: Columns, part: Slice, subject: Subject) -> Ints:
     return (inside - part.origin) // part.step
 
 
-def _add(totals: list[int], read: _ReadSection) -> None:
-    """Add exactly: sums of many 60-bit values exceed 64 bits, so the halves are added separately."""
+def _add_checksums(totals: list[int], read: _ReadSection) -> None:
+    """Add a section's checksums to the totals of its buckets, in halves: sums of 60-bit values exceed 64 bits."""
     low = np.bincount(read.places, weights=(read.sums & np.uint64(0x3FFFFFFF)).astype(np.float64))
     high = np.bincount(read.places, weights=(read.sums >> np.uint64(30)).astype(np.float64))
     for n in np.flatnonzero(np.bincount(read.places)).tolist():

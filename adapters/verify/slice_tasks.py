@@ -94,7 +94,7 @@ class SuspectRow:
 
     @property
     def nbytes(self) -> int:
-        """Its approximate size in memory."""
+        """The approximate size of the suspect in memory."""
         values = (value for row in self.rows.values() for value in row or ())
         return _SUSPECT_BYTES + sum(map(len, self.key)) + sum(len(value) for value in values if value is not None)
 
@@ -112,7 +112,7 @@ class SliceResult:
 
 
 class OpenSides:
-    """Sessions of one worker. Opening them costs more than comparing a slice, so they are reused."""
+    """Sessions of one worker with the two sides. Opening them costs more than comparing a slice: they are reused."""
 
     def __init__(self, ends: ComparisonEnds) -> None:
         self._ends = ends
@@ -128,6 +128,7 @@ class OpenSides:
             raise
 
     def _open(self) -> None:
+        """Connect to the two sides."""
         settings = self._ends.settings
         if ComparisonSide.TARGET in self.places:
             self.target = open_target(settings, self._ends.target).open_reader()
@@ -155,7 +156,7 @@ class OpenSides:
         return [(place, reader) for place, reader in both if reader is not None]
 
     def begin(self, subject: Subject) -> Positions:
-        """Open the snapshots."""
+        """Open a snapshot on each side; return their positions."""
         for _, reader in self.readers:
             reader.begin(subject)
         return Positions(
@@ -169,7 +170,7 @@ class OpenSides:
             reader.end()
 
     def side(self, place: ComparisonSide, subject: Subject, scanned: frozenset[ComparisonSide]) -> Side:
-        """Return one side of a comparison."""
+        """Return a side that computes checksums in its database, or one whose rows are read (`scanned`)."""
         versions = {subject.schema.version: subject.schema}
         # the predicate selects the target's rows on the other sides; at the target every row counts
         predicate = subject.predicate if place is not ComparisonSide.TARGET else ""
@@ -216,7 +217,7 @@ def close_sides() -> None:
 
 
 def compare_slice(task: SliceTask) -> SliceResult:
-    """Compare one slice; read-only and repeatable."""
+    """Compare one slice of a table. Writes nothing, so that a task can be repeated."""
     began = time.monotonic()
     try:
         sessions = open_sides(task.ends)
@@ -232,6 +233,7 @@ def compare_slice(task: SliceTask) -> SliceResult:
 
 
 def _compare(task: SliceTask, sessions: OpenSides, positions: Positions) -> SliceResult:
+    """Compare checksums of buckets, then of keys in differing buckets; return the rows that differ as suspects."""
     subject, part = task.subject, task.part
     left, right = (sessions.side(place, subject, task.scanned) for place in (task.ends.left, task.ends.right))
     with ThreadPoolExecutor(2) as pool:  # two databases work at the same time
@@ -243,7 +245,7 @@ def _compare(task: SliceTask, sessions: OpenSides, positions: Positions) -> Slic
         ours, theirs = ask_both_sides("buckets")
         rows = max(sum(n for n, _ in side.values()) for side in (ours, theirs))
         found = SuspectList(task.suspects_max)
-        for group in _groups(ours, theirs):
+        for group in _group_buckets(ours, theirs):
             one, other = ask_both_sides("hashes", group)
             unequal = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
             keys = sorted(unequal | left.repeated.keys() | right.repeated.keys())
@@ -259,7 +261,7 @@ def _compare(task: SliceTask, sessions: OpenSides, positions: Positions) -> Slic
                     break
             if found.is_full:
                 break
-    suspects = _with_waiting(_with_source(found.suspects, sessions.source, subject), sessions.source, subject)
+    suspects = _mark_waiting(_add_source_rows(found.suspects, sessions.source, subject), sessions.source, subject)
     return SliceResult(
         table_id=subject.schema.table_id,
         number=part.number,
@@ -278,7 +280,7 @@ class SuspectList:
         self._most, self._nbytes = most, 0
 
     def add(self, suspect: SuspectRow) -> None:
-        """Add a suspect."""
+        """Add a suspect, and count its memory."""
         self.suspects.append(suspect)
         self._nbytes += suspect.nbytes
 
@@ -288,15 +290,15 @@ class SuspectList:
         return len(self.suspects) > self._most or self._nbytes >= SUSPECT_BYTES_MAX
 
 
-def _with_source(suspects: Seq[SuspectRow], source: SourceReader | None, subject: Subject) -> Seq[SuspectRow]:
-    """Return the suspects with the source's rows, also those outside the target's predicate."""
+def _add_source_rows(suspects: Seq[SuspectRow], source: SourceReader | None, subject: Subject) -> Seq[SuspectRow]:
+    """Return the suspects with the rows that the source has, even where the target's predicate excludes them."""
     if source is None or not subject.predicate or not suspects:
         return suspects
     rows = find_rows(source, subject, [s.key for s in suspects])
     return [replace(s, rows=s.rows | {ComparisonSide.SOURCE: rows.get(s.key)}) for s in suspects]
 
 
-def _groups(ours: dict[int, tuple[int, int]], theirs: dict[int, tuple[int, int]]) -> Iterator[list[int]]:
+def _group_buckets(ours: dict[int, tuple[int, int]], theirs: dict[int, tuple[int, int]]) -> Iterator[list[int]]:
     """Yield the differing buckets in groups that fit into memory."""
     group: list[int] = []
     rows = 0
@@ -313,8 +315,8 @@ def _groups(ours: dict[int, tuple[int, int]], theirs: dict[int, tuple[int, int]]
         yield group
 
 
-def _with_waiting(suspects: Seq[SuspectRow], source: SourceReader | None, subject: Subject) -> Iterator[SuspectRow]:
-    """Yield the suspects, each marked if the log contains its key in the snapshot of its row."""
+def _mark_waiting(suspects: Seq[SuspectRow], source: SourceReader | None, subject: Subject) -> Iterator[SuspectRow]:
+    """Yield the suspects; mark those whose key waits in the source's log in the same snapshot."""
     waiting = source.find_waiting_keys(subject, [s.key for s in suspects]) if source and suspects else set()
     for s in suspects:
         yield replace(s, waiting=s.key in waiting)
@@ -330,7 +332,7 @@ def recheck_suspects(ends: ComparisonEnds, subject: Subject, keys: Seq[Key]) -> 
             SuspectRow(key=k, rows={place: rows.get(k) for place, rows in found.items()}, positions=positions)
             for k in keys
         ]
-        again = list(_with_waiting(suspects, sessions.source, subject))
+        again = list(_mark_waiting(suspects, sessions.source, subject))
         sessions.end()
     except VenusError:
         close_sides()

@@ -1,9 +1,9 @@
-"""Resolution of suspects to findings: reads the history of their keys, decides exactly, rechecks open ones.
+"""Resolution of suspects, the rows that differ between two snapshots, as faults or as changes on their way.
 
-The decision is whether a suspect is a fault or a change on its way. The target's snapshot has its applied offset. The
-source's snapshot has the Sequence that it has shipped and the keys that still wait in the log. The queue defines the
-rows that both must contain at these positions (history.py). So each row is wrong or right for the position of its side.
-A suspect is checked again only if its change waits, or if the target is behind.
+The history of the keys decides that exactly. The target's snapshot has its applied offset. The source's snapshot has
+the Sequence that it has shipped and the keys that still wait in the log. The queue defines the rows that both must
+contain at these positions (history.py). So each row is wrong or right for the position of its side. A suspect is
+checked again only if its change waits, or if the target is behind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SettlingResult:
 
 
 class SuspectResolver:
-    """State machine of one table's suspects."""
+    """Decides the suspects of one table: each is a fault, a change on its way, or still open."""
 
     def __init__(
         self, ends: ComparisonEnds, subject: Subject, *, monotonic: Callable[[], float] = time.monotonic
@@ -119,10 +119,10 @@ class SuspectResolver:
         reached = [s.positions.reached.offset for s in suspects if s.positions.reached is not None]
         first = min([self._snapshot.offset, *reached])
         if first < self._snapshot.offset:
-            self._read_before(first)
+            self._read_earlier_increments(first)
 
-    def _read_before(self, first: int) -> None:
-        """Read the increments between a target that is behind and the full data, if they still exist."""
+    def _read_earlier_increments(self, first: int) -> None:
+        """Read the increments between a target that is behind and the full data, unless they are trimmed."""
         before = KeyHistory(pinned=self._history.pinned, sequence=self._history.sequence)
         try:
             self._read_increments(before, first, self._history.pinned, self._history.end_sequence)
@@ -146,12 +146,14 @@ class SuspectResolver:
         )
 
     def _decide(self, suspects: Seq[SuspectRow]) -> dict[Key, Decision]:
+        """Read the queue to its end, then decide these suspects."""
         end, end_sequence = read_queue_end(self._address, self._business, self._history)
         if end > self._history.end:
             self._read_increments(self._history, self._history.end, end, end_sequence)
         return {s.key: decide(self._subject, s, self._history) for s in suspects}
 
     def _add_decisions(self, decisions: Mapping[Key, Decision], settled: SettlingResult) -> None:
+        """Add decisions to the result, with the target's reason for each row that it has refused."""
         notes = self._read_quarantined([key for key, d in decisions.items() if d.difference is not None])
         for key, decision in decisions.items():
             if decision.difference is not None:
@@ -206,9 +208,9 @@ class Decision:
 
 
 def decide(subject: Subject, suspect: SuspectRow, history: KeyHistory) -> Decision:
-    """Decide a suspect."""
+    """Decide whether a suspect is wrong on any side, right, or has to be checked again."""
     if suspect.repeated:  # no pending change can turn one row into two
-        return Decision(difference=_repeated_key(subject, suspect))
+        return Decision(difference=_build_repeated_key_difference(subject, suspect))
     legs = [
         _judge_side(subject, suspect, history, place)
         for place in (ComparisonSide.SOURCE, ComparisonSide.TARGET)
@@ -218,15 +220,16 @@ def decide(subject: Subject, suspect: SuspectRow, history: KeyHistory) -> Decisi
     open_ = next((leg.reason for leg in legs if leg.reason), "")
     if open_:
         # one side may already be wrong; wait for the other side, so that the fault is complete
-        return Decision(difference=_difference(subject, suspect, legs) if wrong else None, reason=open_)
-    return Decision(difference=_difference(subject, suspect, legs)) if wrong else Decision()
+        return Decision(difference=_build_difference(subject, suspect, legs) if wrong else None, reason=open_)
+    return Decision(difference=_build_difference(subject, suspect, legs)) if wrong else Decision()
 
 
 def _judge_side(subject: Subject, suspect: SuspectRow, history: KeyHistory, place: ComparisonSide) -> SideJudgement:
+    """Compare the row of one side with the row that the queue defines for that side's position."""
     positions, row = suspect.positions, suspect.rows[place]
     if place is ComparisonSide.TARGET:
         assert positions.reached is not None
-        expected = _for_target(subject, history.at_offset(suspect.key, positions.reached.offset))
+        expected = _target_row(subject, history.at_offset(suspect.key, positions.reached.offset))
         reason = positions.reached.held or (
             f"the target is at offset {positions.reached.offset:,}, the full data at {history.pinned:,}"
         )
@@ -241,16 +244,16 @@ def _judge_side(subject: Subject, suspect: SuspectRow, history: KeyHistory, plac
     return SideJudgement(place=place, expected=expected, right=is_equal_row(subject.schema, expected.row, row))
 
 
-def _for_target(subject: Subject, known: KnownRow | None) -> KnownRow | None:
-    """Return the row that the target must have: none if its predicate excludes it."""
+def _target_row(subject: Subject, known: KnownRow | None) -> KnownRow | None:
+    """Return the row that the target must have: none if the target's predicate excludes it."""
     if known is None or known.row is None or not subject.predicate or isinstance(subject.schema, ProjectedSchema):
         return known  # with rules for its columns, the history of a table has only rows inside the predicate
     gets = rows_inside(subject.predicate, [[value] for value in known.row], subject.schema)[0]
     return known if gets else KnownRow(row=None)
 
 
-def _repeated_key(subject: Subject, suspect: SuspectRow) -> RowDifference:
-    """Return the difference of a key that several rows of one side have."""
+def _build_repeated_key_difference(subject: Subject, suspect: SuspectRow) -> RowDifference:
+    """Return the finding about a key that several rows of one side have."""
     counts = ", ".join(f"{rows} rows in the {place.value}" for place, rows in suspect.repeated.items())
     faults = {Fault.APPLY if place is ComparisonSide.TARGET else Fault.CAPTURE for place in suspect.repeated}
     return RowDifference(
@@ -265,7 +268,8 @@ def _repeated_key(subject: Subject, suspect: SuspectRow) -> RowDifference:
     )
 
 
-def _difference(subject: Subject, suspect: SuspectRow, legs: list[SideJudgement]) -> RowDifference:
+def _build_difference(subject: Subject, suspect: SuspectRow, legs: list[SideJudgement]) -> RowDifference:
+    """Return the finding about a wrong row: the component at fault, the kind, and the columns."""
     capture = next((leg for leg in legs if leg.place is ComparisonSide.SOURCE and leg.is_wrong), None)
     apply = next((leg for leg in legs if leg.place is ComparisonSide.TARGET and leg.is_wrong), None)
     rows: dict[ComparisonSide, Row | None] = dict(suspect.rows)
@@ -289,13 +293,13 @@ def _difference(subject: Subject, suspect: SuspectRow, legs: list[SideJudgement]
         key=key_as_dict(suspect.key, subject.schema),
         kind=kind,
         fault=fault,
-        columns=_columns(subject, rows),
+        columns=_differing_values(subject, rows),
         present=tuple(p.value for p in ComparisonSide if rows.get(p) is not None),
         forms=suspect.key,
     )
 
 
-def _columns(subject: Subject, rows: dict[ComparisonSide, Row | None]) -> tuple[ColumnDifference, ...]:
+def _differing_values(subject: Subject, rows: dict[ComparisonSide, Row | None]) -> tuple[ColumnDifference, ...]:
     """Return the columns that differ between sides; if a side has no row, all columns except the key."""
     schema = subject.schema
     there = {place: row for place, row in rows.items() if row is not None}

@@ -58,7 +58,7 @@ _RANGE_MAX = 1 << 61
 
 
 class VerificationFailed(VenusError):
-    """The comparison failed."""
+    """A comparison could not be carried out."""
 
     exit_code = 2
 
@@ -113,7 +113,7 @@ SLICE_BYTES = 32 << 20
 
 
 def fitting_rows(reader: Reader, subject: Subject) -> int:
-    """Return how many rows a slice may have to fit into memory."""
+    """Return how many rows of a table fit into the memory for one slice, estimated from a sample."""
     sections = list(reader.scan(subject, Slice(), None, rows_max=SAMPLE_ROWS))
     rows, weight = sum(s.count for s in sections), sum(s.nbytes for s in sections)
     return max(1, SLICE_BYTES * rows // weight) if weight else SLICE_BYTES
@@ -137,11 +137,12 @@ def find_disagreement(reader: Reader, subject: Subject) -> str:
     for n, key in enumerate(keys):
         total, texts = theirs.get(key, (None, ()))
         if total != ours[n]:
-            return _describe_row(subject, columns, n, texts)
+            return _describe_disagreement(subject, columns, n, texts)
     return ""
 
 
-def _describe_row(subject: Subject, columns: Columns, row: int, texts: tuple[str, ...]) -> str:
+def _describe_disagreement(subject: Subject, columns: Columns, row: int, texts: tuple[str, ...]) -> str:
+    """Return why a row has another checksum in the database: a column's form, or the digest."""
     for column, values, text in zip(subject.schema.wire_columns, columns, texts, strict=False):
         if sized_forms(column.type, [values[row]])[0] != text:
             return f"column {column.name} is spelt differently there"
@@ -206,6 +207,7 @@ class TableComparison:
         return result
 
     def _compare(self) -> TableResult:
+        """Find the suspects, decide them, and return the result; an obstacle makes the whole table undecided."""
         began, result = time.monotonic(), self._result
         if self._chosen.obstacle:
             result.undecided.append(UndecidedRow(table=result.table, key={}, reason=self._chosen.obstacle))
@@ -231,6 +233,7 @@ class TableComparison:
         return result
 
     def _find_suspects(self) -> list[SuspectRow]:
+        """Compare all slices; return the suspects, except those passed on in portions."""
         options, result = self._options, self._result
         slices, estimate = self._plan()
         slices = draw_sample(slices, options.sample, random.Random(options.seed))
@@ -271,7 +274,7 @@ class TableComparison:
         return suspects[: options.differences_max]
 
     def _plan(self) -> tuple[list[Slice], int]:
-        """Calibrate, and divide the table into slices."""
+        """Calibrate, and divide the table into slices; return these and the estimated number of rows."""
         sessions = open_sides(self._ends)
         try:
             sessions.begin(self._subject)
@@ -280,7 +283,7 @@ class TableComparison:
             rows, reader = max(estimates, key=lambda pair: pair[0])
             slices: list[Slice] = []
             if can_slice_by_range(self._subject.schema):
-                slices = self._ranges(reader, rows)
+                slices = self._slice_by_range(reader, rows)
             sessions.end()
         except BaseException:
             close_sides()
@@ -291,8 +294,8 @@ class TableComparison:
             )
         return slices or [whole_slice(rows)], rows
 
-    def _ranges(self, reader: Reader, rows: int) -> list[Slice]:
-        """Return slices by ranges of the leading key; [] if the key has too few values for slices of that size."""
+    def _slice_by_range(self, reader: Reader, rows: int) -> list[Slice]:
+        """Return slices by ranges of the leading key; [] if these would have far more rows than wanted."""
         wanted = self._slice_rows(reader)
         slices = range_slices(reader.read_split_points(self._subject, wanted))
         # the limit of rows applies to slices only
@@ -304,6 +307,7 @@ class TableComparison:
         return min(fitting, math.ceil(self._options.rows_per_s)) if self._options.rows_per_s else fitting
 
     def _calibrate(self) -> None:
+        """Find the databases whose checksums cannot be used; their rows are read instead."""
         mode, places = self._options.mode, []
         for place, reader in open_sides(self._ends).readers:
             if not reader.pushes_down:
@@ -334,18 +338,19 @@ def range_slices(cuts: Seq[int]) -> list[Slice]:
     """Return the slices between these values of the leading key, open at both ends; [] if impossible."""
     bounds = sorted(set(cuts))
     if not bounds:
-        return [_is_between(0, None, None, 0, 0)]
+        return [_build_range_slice(0, None, None, 0, 0)]
     if bounds[0] < -_RANGE_MAX or bounds[-1] > _RANGE_MAX:
         return []
     inner = bounds[1:-1]
     lows, highs = [None, *inner], [*inner, None]
     return [
-        _is_between(n, low, high, bounds[0] if low is None else low, bounds[-1] if high is None else high - 1)
+        _build_range_slice(n, low, high, bounds[0] if low is None else low, bounds[-1] if high is None else high - 1)
         for n, (low, high) in enumerate(zip(lows, highs, strict=True))
     ]
 
 
-def _is_between(number: int, low: int | None, high: int | None, first: int, last: int) -> Slice:
+def _build_range_slice(number: int, low: int | None, high: int | None, first: int, last: int) -> Slice:
+    """Return the slice of keys in [low, high), with buckets planned for the keys from `first` to `last`."""
     width = max(1, last - first + 1)
     step = -(-width // RANGE_BUCKETS)
     return Slice(number=number, low=low, high=high, origin=first, step=step, buckets=min(RANGE_BUCKETS, width))

@@ -25,7 +25,7 @@ RULES = {"student.name": "hmac", "student.city": "hmac", "student.born": "year"}
 
 
 def masking_options(folder: Path) -> dict[str, Any]:
-    """Return the options of a target with three masked columns."""
+    """Return the configuration options of a target with three masked columns; the key is written into `folder`."""
     key_file = folder / "masking.key"
     key_file.touch(mode=0o600)
     key_file.write_bytes(random.Random(1).randbytes(32).hex().encode())
@@ -57,7 +57,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 def _compare(
     urls: dict[str, str], benches: dict[str, ApplyBench], what: str, rounds: int, inserts: Any, updates: Any
 ) -> FigureResult:
-    """Apply the same sections at both targets alternately; new rows into an empty table, updates to a full one."""
+    """Return the ratio of the rates at which a masking and a plain target apply the same changes, alternately."""
     taken: dict[str, list[float]] = {name: [] for name in urls}
     for number in range(rounds):
         for name in list(urls) if number % 2 else list(reversed(urls)):

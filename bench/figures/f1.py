@@ -39,7 +39,7 @@ OTHER = {"source": "target", "target": "source"}
 
 
 class SwitchedSite:
-    """Two databases with `venus sync` between them; the application uses `owner`."""
+    """Two databases with `venus sync` between them; `owner` is the one that the application uses."""
 
     def __init__(self, home: Path) -> None:
         self.postgres = EmbeddedPostgres(home)
@@ -65,7 +65,7 @@ class SwitchedSite:
         self.postgres.stop()
 
     def commit(self, rate: int, seconds: float) -> range:
-        """Let the application commit at its database; return the keys."""
+        """Let the application commit rows at its database for a time; return their keys."""
         application = SteadyApplication(self.postgres, rate, self.owner)
         application.open()
         application.take(self._next)
@@ -89,7 +89,7 @@ class SwitchedSite:
         return int(self.cursors[database].fetchone()[0])
 
     def switch(self) -> float:
-        """Switch to the other database; return the seconds that the comparisons of the switch took."""
+        """Switch the application to the other database; return the seconds that the comparisons of the switch took."""
         settings = load(self.venus.file)
         pair = check_pair(settings, "main")
         name = "main" if self.owner == "source" else OLD
@@ -102,6 +102,7 @@ class SwitchedSite:
 
 
 def _wait_for_broker(address: str) -> None:
+    """Wait until the broker accepts connections."""
     host, _, port = address.rpartition(":")
     end = time.monotonic() + _ARRIVE_S
     while True:
@@ -119,7 +120,7 @@ _HEAD = {"venus": "", "made_at": "", "made_by": "bench", "source_url": "", "targ
 
 
 class _StepClock:
-    """Seconds of each step that a switch reports."""
+    """Clock that measures how many seconds a switch spends in each step that it reports."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -133,12 +134,12 @@ class _StepClock:
 
 
 class _WriteClock:
-    """Probe of both databases that records when each accepts a write."""
+    """Probe that writes to both databases continually, and records when each accepts a write."""
 
     def __init__(self, site: SwitchedSite) -> None:
         self._site = site
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._write_repeatedly, daemon=True)
         #: Times of the last accepted write, and of the first accepted one since the last rejected one.
         self.last: dict[str, float] = {}
         self.since: dict[str, float] = {}
@@ -153,7 +154,8 @@ class _WriteClock:
             self._stop.set()
             self._thread.join()
 
-    def _run(self) -> None:
+    def _write_repeatedly(self) -> None:
+        """Write to both databases again and again until the end; record which writes they accept."""
         cursors = {name: self._site.postgres.connect(name).cursor() for name in OTHER}
         while not self._stop.wait(0.002):
             for name, cursor in cursors.items():
@@ -169,7 +171,7 @@ class _WriteClock:
 
 
 def measure_switch(site: SwitchedSite, seconds: float) -> tuple[float, float, float]:
-    """Write, stop and switch; return the seconds without a write, of comparisons, and with both databases closed."""
+    """Switch once; return the seconds without a write, of comparisons, and with both databases closed to writes."""
     before = site.owner
     site.wait_for_rows(site.commit(RATE, 1.0))  # wait until changes flow in this direction
     site.commit(RATE, seconds)

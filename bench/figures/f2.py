@@ -36,7 +36,7 @@ def measure_lags(site: SwitchedSite, seconds: float) -> list[float]:
 
 
 def compare(what: str, there: float, back: float) -> FigureResult:
-    """Return a line for one percentile."""
+    """Return the result line for the lag of the stream back, beside that of the stream before the cut-over."""
     ratio = back / there
     return FigureResult(
         what=what,

@@ -63,7 +63,7 @@ def insert_bare(server: MariaServer, database: str, rows: Sequence[tuple[str, st
 
 
 def load_data(server: MariaServer, database: str, table: str, files: Sequence[Path]) -> None:
-    """Load existing files by LOAD DATA, one transaction per file."""
+    """Load files by LOAD DATA, one transaction per file."""
     server.execute(_CREATE.format(table), database)
     connection = server.connect(database, local_infile=True, autocommit=True)
     for file in files:
@@ -82,7 +82,7 @@ def write_files(folder: Path, rows: Sequence[tuple[str, str, str]], most: int) -
 
 @contextmanager
 def open_site(folder: Path) -> Iterator[tuple[MariaServer, str, Feed]]:
-    """Start a server and a broker that describes the table."""
+    """Start a MariaDB server, and a broker that knows the table."""
     with running_mariadb(DEFAULT_MODE, "--local-infile=1") as server:
         real = RealBroker(folder)
         try:
@@ -94,7 +94,7 @@ def open_site(folder: Path) -> Iterator[tuple[MariaServer, str, Feed]]:
 
 
 def write_cuts(feed: Feed, schema: TableSchema, rows: Sequence[tuple[str, str, str]]) -> None:
-    """Commit the rows in cuts of new rows."""
+    """Commit the rows at the broker as inserts, in cuts of `CUT_ROWS` rows."""
     for at in range(0, len(rows), CUT_ROWS):
         changes = [Change(schema.table_id, row[:1], row[1:]) for row in rows[at : at + CUT_ROWS]]
         feed.cut(*changes, inserts_only=True)
@@ -114,7 +114,7 @@ def insert_many(file: Path, rows: Sequence[tuple[Any, ...]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BareRate:
-    """Rate of bare statements, with their name."""
+    """Rate of bare statements in rows a second, and the name of these statements."""
 
     rate: float
     said: str
@@ -122,7 +122,7 @@ class BareRate:
 
 @dataclass(slots=True)
 class MeasuredTarget:
-    """A target and its rates."""
+    """A target with the rates that VENUS reaches there and those of bare statements."""
 
     product: str
     url: str
@@ -134,11 +134,11 @@ class MeasuredTarget:
 
     @property
     def settings(self) -> Settings:
-        """Its configuration."""
+        """The configuration of VENUS for this target."""
         return settings_for(self.broker, {"m": self.url})
 
     def follow(self, goal: int) -> None:
-        """Apply everything below an offset."""
+        """Apply the broker's increments until the offset `goal` is reached."""
         stop = threading.Event()
 
         def on_report(report: ApplyReport) -> None:
@@ -148,7 +148,7 @@ class MeasuredTarget:
         run_apply(self.settings, "m", stop, on_report)
 
     def results(self, rows: int) -> list[FigureResult]:
-        """Return the lines about this target."""
+        """Return the result lines for this target."""
         load = f"{self.product}: load of {rows:,} rows, one connection"
         stream = f"{self.product}: increments of {rows:,} new rows, cuts of {CUT_ROWS:,}"
         return [
@@ -160,7 +160,7 @@ class MeasuredTarget:
 def measure_maria(
     server: MariaServer, database: str, folder: Path, rows: Sequence[tuple[str, str, str]]
 ) -> tuple[BareRate, BareRate]:
-    """Return the faster bare statement for a load and for increments, in transactions as large as those of VENUS."""
+    """Return the rates of the faster bare statement, once for a load and once for increments."""
     bare = measure_rate(len(rows), lambda: insert_bare(server, database, rows))
     found = []
     for name, most in (("loaded", len(rows) // SPLITS_PER_WORKER), ("increments", CUT_ROWS)):

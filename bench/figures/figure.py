@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureResult:
-    """One line of the table. `paper` and `peer` are empty if neither gives a number."""
+    """One line of the table of results. `paper` and `peer` are empty without a number."""
 
     what: str
     ours: str
@@ -52,7 +52,7 @@ def at_least(what: str, found: float, limit: float, unit: str, *, paper: str = "
 
 
 def times_peer(what: str, ours: float, peer: float | None, goal: float, *, said: str, paper: str = "") -> FigureResult:
-    """Return a line whose goal is a multiple of a peer's rate. Without a peer it is missed, and `said` is why."""
+    """Return a result line whose goal is a multiple of a peer's rate. Without a peer it is missed; `said` is why."""
     return FigureResult(
         what=what,
         ours=f"{ours:,.0f} rows/s" + (f", {ours / peer:.2f} x" if peer else ""),

@@ -50,13 +50,13 @@ class Installation:
 
     @property
     def summary(self) -> str:
-        """Both rates, and how long the replica took to be in sync afterwards."""
+        """Both rates as text, and how long the replica took to be in sync afterwards."""
         install, load = (self.rows / statistics.median(times) for times in (self.install_s, self.load_s))
         return f"{install:,.0f} of {load:,.0f} rows/s, in sync {max(self.in_sync_s):.2f} s later"
 
 
 def measure_installation(rows: int = ROWS) -> Installation:
-    """Measure loads and installations alternately."""
+    """Measure loads by `venus migrate` and installations of a replica alternately."""
     with (
         run_brokers(broker={"retain_bytes": 0}, follower_backlog_bytes=0) as cluster,
         tempfile.TemporaryDirectory(prefix="venus-bench-") as folder,
@@ -82,7 +82,7 @@ def measure_installation(rows: int = ROWS) -> Installation:
 
 
 def findings(found: Installation) -> list[FigureResult]:
-    """Compare an installation with its goals."""
+    """Return the result lines, which compare the installation with its goals."""
     return [
         at_least(
             f"an empty replica installs {found.summary}, of a load into PostgreSQL", found.percent, GOAL_PERCENT, "%"
@@ -92,7 +92,7 @@ def findings(found: Installation) -> list[FigureResult]:
 
 
 class _Server:
-    """An embedded server for source and target."""
+    """An embedded PostgreSQL server with the source and the target."""
 
     def __init__(self, folder: Path) -> None:
         self.postgres = EmbeddedPostgres(folder)
@@ -102,7 +102,7 @@ class _Server:
 
 
 def _measure_installation(cluster: Brokers, rows: int) -> tuple[float, float]:
-    """Give a follower an empty disk; return the seconds until it had all rows, and from then until it was in sync."""
+    """Give a follower an empty disk; return the seconds until it has all rows, and then until it is in sync."""
     name = cluster.followers()[0]
     cluster.kill(name)
     shutil.rmtree(cluster.data(name))
@@ -120,11 +120,11 @@ def _is_trimmed(status: broker_pb2.BusinessStatus | None) -> bool:
 
 
 def _is_whole(status: broker_pb2.BusinessStatus | None, rows: int) -> bool:
-    """Whether a replica has all rows, in its full data too. Raises RuntimeError if it followed the log instead."""
+    """Return whether a replica has all rows in its full data. Raises RuntimeError if it followed the log instead."""
     if status is None or status.materialised_offset < rows:
         return False
     if not status.log_start:
-        raise RuntimeError("the replica has followed the log from its begin: nothing was installed")
+        raise RuntimeError("the replica has followed the log from its beginning: nothing was installed")
     return True
 
 

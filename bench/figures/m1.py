@@ -98,7 +98,7 @@ class Businesses(VenusSystem):
 
 
 def measure_arrival(count: int, total: int) -> tuple[float, float]:
-    """Return the seconds until everything has arrived, and the seconds of the broker's CPU."""
+    """Measure one round of `count` producers; return its seconds, and the CPU seconds of the broker."""
     system = Businesses(count)
     system.start()
     try:
@@ -109,7 +109,7 @@ def measure_arrival(count: int, total: int) -> tuple[float, float]:
 
 
 def measure_alternately(count: int, total: int, rounds: int) -> tuple[float, float, float]:
-    """Alternate 1 and `count` producers; return the best seconds of each, and the broker's least CPU with `count`."""
+    """Measure 1 and `count` producers alternately; return the best seconds of each, and the broker's least CPU."""
     alone, many = [], []
     for _ in range(rounds):  # so that a slow minute of the machine is in both
         alone.append(measure_arrival(1, total))

@@ -82,7 +82,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def _latencies(quick: bool) -> list[float]:
-    """Return the milliseconds of commits at three new brokers."""
+    """Return the milliseconds of commits at a new cluster of three brokers."""
     system = VenusReplicated()
     try:
         system.start()

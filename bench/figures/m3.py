@@ -37,7 +37,7 @@ PAPER = "0 lost, 0 doubled (Kafka, RocketMQ lose and double)"
 
 
 class PoweredSets:
-    """The three sets, each with a record of the bytes that its disk must keep."""
+    """Three broker sets that can lose power; a file for each records which bytes its disk has synced."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class PoweredSets:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The addresses of the sets, before and after each cut."""
+        """The addresses of the sets, which stay the same after a power cut."""
         return {name: f"127.0.0.1:{port}" for name, port in self._ports.items()}
 
     def start(self, name: str) -> None:
@@ -58,17 +58,17 @@ class PoweredSets:
         chosen = networks.settings_of(
             self._folder / name, above, tier=tier, level=level, listen=self.addresses[name], http=""
         )
-        note = partial(power.note_what_is_synced, self._note(name))
+        note = partial(power.note_what_is_synced, self._synced_bytes_file(name))
         self.brokers[name] = start_supervised(chosen, self._folder / f"{name}.log", [note])
 
     def cut(self, name: str, chance: random.Random) -> int:
-        """Pull the plug of a set; return how many unsynced bytes its disk lost."""
+        """Cut the power of a set; return how many unsynced bytes its disk loses."""
         self.brokers[name].send(signal.SIGKILL)
         self.brokers[name].kill()
-        return power.cut(self._folder / name, self._note(name), chance, power.lose_unsynced_bytes)
+        return power.cut(self._folder / name, self._synced_bytes_file(name), chance, power.lose_unsynced_bytes)
 
-    def _note(self, name: str) -> Path:
-        """Return the file in which a set notes what its disk must keep."""
+    def _synced_bytes_file(self, name: str) -> Path:
+        """Return the file that records which bytes the disk of a set has synced."""
         return self._folder / f"{name}.note"
 
     def stop(self) -> None:
@@ -79,7 +79,7 @@ class PoweredSets:
 
 @contextmanager
 def run_powered_sets() -> Iterator[PoweredSets]:
-    """Start the sets on empty directories."""
+    """Run the three sets within the block, on empty directories."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         started = PoweredSets(Path(folder))
         try:
@@ -89,15 +89,15 @@ def run_powered_sets() -> Iterator[PoweredSets]:
 
 
 class Writing:
-    """Producer in a thread, which continues at its position when its broker is back."""
+    """Thread in which a writer commits messages; it continues at its position after an outage of its broker."""
 
     def __init__(self, writer: Writer, messages: int, seconds: float) -> None:
         self._writer, self._messages, self._pause_s = writer, messages, seconds / PIECES
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._write_messages, daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _write_messages(self) -> None:
         try:
             for _ in range(PIECES):
                 self._writer.stream(self._messages // PIECES, 1)
@@ -115,7 +115,7 @@ class Writing:
 def run_round(
     sets: PoweredSets, writer: Writer, watchers: Watchers, messages: int, chance: random.Random
 ) -> tuple[int, int]:
-    """Write messages while each set loses power once; return the bytes lost on disks, and the number of power cuts."""
+    """Write messages while each set loses power once; return the bytes lost on disks and the number of cuts."""
     seconds = messages * SLEEP_S * 0.75  # the consumers are behind all the time
     writing, dropped, began = Writing(writer, messages, seconds), 0, time.monotonic()
     order = [name for name, _, _ in TIERS]
@@ -132,7 +132,7 @@ def run_round(
 
 
 def finding(name: str, seen: WatchedRows, wanted: int, rounds: int, beside: str) -> list[FigureResult]:
-    """Return the lines about rows that a consumer missed or got twice."""
+    """Return the result lines about rows that a consumer missed or got twice."""
     where = f"consumer at {name}, {wanted:,} messages, the power of each set cut {rounds} times"
     lost = seen.lost + max(0, wanted - seen.row)
     return [

@@ -43,7 +43,7 @@ PAPER = "Kafka: 0 to 6,352 rows a broker, 882 lost; Minos: even, 0 lost"
 
 
 class BusinessSet:
-    """The businesses of a cluster: their leadership records, and the brokers that lead them."""
+    """The businesses of a measured cluster, one per producer."""
 
     def __init__(self, cluster: BrokerCluster, count: int) -> None:
         self.cluster = cluster
@@ -51,12 +51,12 @@ class BusinessSet:
         self._batches = 0
 
     def records(self) -> list[Leadership]:
-        """Return the leadership records."""
+        """Read the leadership records of all businesses from etcd."""
         with contextlib.closing(EtcdCoordinator(self.cluster.etcd.addresses, self.cluster.name)) as coordinator:
             return list(coordinator.leaderships())
 
     def write(self, during: Callable[[], None] = lambda: None) -> None:
-        """Let a producer of each business commit a batch, several at a time, while `during` runs."""
+        """Commit a batch in each business, several at a time, while `during` runs."""
         self._batches += 1
         first = self._batches
         addresses = [broker.address for broker in self.cluster.brokers.values()]
@@ -72,7 +72,7 @@ class BusinessSet:
                 each.result()
 
     def imbalance(self) -> tuple[float, float]:
-        """Return max/mean by broker of the businesses led, and of the bytes in the logs of these businesses."""
+        """Return the ratio max/mean over the brokers, of the businesses led and of the bytes in their logs."""
         led, nbytes = Counter[str](), Counter[str]()
         for known in self.records():
             if known.leader is None:
@@ -83,7 +83,7 @@ class BusinessSet:
         return max_to_mean(led), max_to_mean(nbytes)
 
     def wrong_rows(self) -> tuple[int, int]:
-        """Return how many rows the leaders lack, and how many of their rows are duplicates or were never sent."""
+        """Count rows at the leaders; return how many are missing, and how many are duplicates or were never sent."""
         wanted, missing, extra = Counter(bodies(self._batches, ROWS)), 0, 0
         leaders = {known.business: known.leader for known in self.records()}
         for business in self.names:
@@ -112,7 +112,7 @@ class BusinessSet:
 
 
 def commit_batch(reach: str, business: str, number: int) -> None:
-    """Commit a batch with whichever broker leads; repeat it until it is answered."""
+    """Commit a batch at the broker that leads the business; repeat this until it succeeds."""
 
     def is_committed() -> bool:
         with contextlib.suppress(VenusError), Producer(reach, business, "bench", window_bytes_max=8 << 20) as producer:
@@ -139,9 +139,11 @@ def max_to_mean(by_broker: Counter[str]) -> float:
 
 
 def measure(cluster: BrokerCluster, count: int) -> list[FigureResult]:
-    """Create businesses, kill a broker, start it again, balance; return the lines."""
+    """Create businesses, kill and restart a broker, balance the cluster; return the result lines."""
     businesses = BusinessSet(cluster, count)
-    wait_for(lambda: all(len(_brokers(one.address)) == len(NAMES) for one in cluster.brokers.values()), every_s=0.2)
+    wait_for(
+        lambda: all(len(_broker_names(one.address)) == len(NAMES) for one in cluster.brokers.values()), every_s=0.2
+    )
     businesses.write()
     wait_for(lambda: not any(known.successor for known in businesses.records()), every_s=0.2)
     what = f"{count} producers of {ROWS:,} rows at {len(NAMES)} real brokers"
@@ -175,7 +177,7 @@ def measure(cluster: BrokerCluster, count: int) -> list[FigureResult]:
     ]
 
 
-def _brokers(address: str) -> list[str]:
+def _broker_names(address: str) -> list[str]:
     """Return the names of the brokers that a broker knows."""
     with AdminClient(address) as admin:
         return [one.broker for one in admin.status().brokers]

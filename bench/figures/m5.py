@@ -36,7 +36,7 @@ QUIET_S = 2.5
 
 
 def make_mixed_half(batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
-    """Return a batch with 30 % rows of table `few` and the rest of table `rows`; its content cannot be compressed."""
+    """Return a half message with 30 % rows of table `few` and the rest of table `rows`, all incompressible."""
     whole = make_half(batch_no, first_sequence, rows)
     body = change_pb2.BatchBody.FromString(whole.body)
     if batch_no == 1:
@@ -59,7 +59,7 @@ def make_mixed_half(batch_no: int, first_sequence: int, rows: int) -> broker_pb2
 
 
 def share(first: int, last: int) -> float:
-    """Return the fraction of the bytes in these batches whose table has the label."""
+    """Return which fraction of the bytes of these batches belongs to the table with the label."""
     few = every = 0
     for number in range(first, last + 1):
         body = change_pb2.BatchBody.FromString(make_mixed_half(number, 1, VOLUME_ROWS).body)
@@ -70,7 +70,7 @@ def share(first: int, last: int) -> float:
 
 @contextmanager
 def start_levels() -> Iterator[tuple[Sets, dict[str, Cables]]]:
-    """Start the six sets, the lower ones behind cables of the same names."""
+    """Start the six sets and the cables between them; yield the sets, and the cables of the access sets."""
     with run_sets() as started:
         home = started.start("home")
         with lay_cables(second=home, north=home) as upper:
@@ -86,7 +86,7 @@ def start_levels() -> Iterator[tuple[Sets, dict[str, Cables]]]:
 
 
 def hop_latencies(seen: dict[str, WatchedRows], offsets: Sequence[int]) -> dict[str, list[float]]:
-    """Return the milliseconds of each change at each hop."""
+    """Return for each hop the milliseconds by which a change arrives later at the lower set."""
     came = {name: dict(zip(each.ends, each.times, strict=True)) for name, each in seen.items()}
     return {
         f"{upper} to {lower}": [max(0.0, came[lower][end] - came[upper][end]) * 1000 for end in offsets]
@@ -95,7 +95,7 @@ def hop_latencies(seen: dict[str, WatchedRows], offsets: Sequence[int]) -> dict[
 
 
 def measure_steady(started: Sets, sender: Messages, rate: int, seconds: float) -> FigureResult:
-    """Write at a steady rate and measure hops."""
+    """Write at a steady rate and measure the time of each hop; return the result line."""
     addresses = {name: broker.address for name, broker in started.brokers.items()}
     with watch_changes(addresses, sender.end, counts=False) as watchers:
         begun = sender.send_steadily(rate, seconds)
@@ -108,7 +108,7 @@ def measure_steady(started: Sets, sender: Messages, rate: int, seconds: float) -
 
 
 def measure_volume(started: Sets, cables: dict[str, Cables], sender: Messages, batches: int) -> FigureResult:
-    """Send many batches, and compare the bytes that went down to a set with a label and to one without."""
+    """Write batches; return a line that compares the bytes sent down to a set with a label and to one without."""
     before = {name: line.down(name) for name, line in cables.items()}
     first = sender.count + 1
     sender.commit_many(batches)

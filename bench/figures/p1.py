@@ -24,7 +24,7 @@ GOAL_FIRST_MS = 60.0
 
 @contextmanager
 def running(rate: int, tables: int = 0) -> Iterator[TrickleBench]:
-    """Start the two databases, and VENUS between them."""
+    """Start source, target and VENUS for the benchmark; stop them at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
         bench = TrickleBench(Path(home), rate)
         try:
@@ -35,7 +35,7 @@ def running(rate: int, tables: int = 0) -> Iterator[TrickleBench]:
 
 
 def core(found: dict[str, list[MeasuredRun]]) -> float:
-    """Return the percentage of a core that VENUS and the triggers use; medians."""
+    """Return the percentage of a CPU core that VENUS and its triggers use: the sum of the parts' medians."""
     return 100 * sum(share for _, _, share in trickle.costs_by_part(found).values())
 
 
@@ -50,6 +50,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
         fast = [bench.run(VENUS, seconds) for _ in range(count)]
 
     def median(runs: list[MeasuredRun], part: float) -> float:
+        """Return the median over the runs of a latency percentile."""
         return statistics.median(run.percentile(part) for run in runs)
 
     peer = f"logical replication {median(found[PEER], 0.5):.1f} / {median(found[PEER], 0.99):.1f} ms"

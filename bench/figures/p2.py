@@ -21,7 +21,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     """Measure figure P2 and return its lines."""
     sizes = [10, 1000] if quick else [1, 10, 100, 1000]
     peer, reason = try_measure_rates(RocketMq(), sizes, quick=quick)
-    findings = [_limit(size, peer[size].received if peer else None) for size in sizes]
+    findings = [_grpc_limit(size, peer[size].received if peer else None) for size in sizes]
     for awaits, what in ((False, "commit sent"), (True, "commit answered, which RocketMQ's client does not wait for")):
         ours = measure_rates(VenusSystem(one_at_a_time=True, awaits_commits=awaits), sizes, quick=quick)
         for size in sizes:
@@ -35,8 +35,8 @@ def run(quick: bool) -> Sequence[FigureResult]:
     return [*findings, times_peer(what, window, found, 1.0, said=reason or "Kafka 4")]
 
 
-def _limit(rows: int, peer: float | None) -> FigureResult:
-    """Return gRPC's own rate beside the peer's, the limit for any broker that uses gRPC and syncs once."""
+def _grpc_limit(rows: int, peer: float | None) -> FigureResult:
+    """Return the line with the rate of bare gRPC, an upper limit for any broker that uses gRPC and syncs once."""
     per_s = measure_bare(nbytes=ROW_BYTES * rows, seconds=LIMIT_S, durable=True).per_s * rows
     return FigureResult(
         what=f"the limit: a bare gRPC stream, {rows} rows a frame, synced and answered",

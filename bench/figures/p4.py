@@ -25,7 +25,7 @@ PGCOPYDB = {NARROW: 1.07, WIDE: 0.61}
 def loads(
     folder: Path, postgres: EmbeddedPostgres, shape: Shape, rows: int, rounds: int
 ) -> dict[str, list[LoadResult]]:
-    """Load a table alternately by VENUS, by one COPY and by two COPY streams."""
+    """Measure loads of a table alternately by VENUS, by one COPY and by two COPY streams."""
     home = LoadSite(folder, postgres, shape, rows)
     found: dict[str, list[LoadResult]] = {"venus": [], "one": [], "two": []}
     try:

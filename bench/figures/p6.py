@@ -39,7 +39,7 @@ class Bursts(MeasuredPipeline):
         self.venus.end("broker")
 
     def measure(self, form: str, shape: Shape, rows: int) -> tuple[float, float]:
-        """Return the seconds of a transaction of inserts, and of one that inserts, updates and deletes."""
+        """Return the seconds of a transaction of inserts, and of one of inserts, updates and deletes."""
         third = rows // 3
         start_form(self.venus, form)
         try:
@@ -59,7 +59,7 @@ class Bursts(MeasuredPipeline):
 
 
 def run_bursts(quick: bool) -> list[FigureResult]:
-    """Measure large transactions."""
+    """Measure large transactions with one process and with several; return the result lines."""
     rows, rounds, findings = ROWS[quick], (1 if quick else 3), []
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
         pipeline = Bursts(Path(home))
@@ -95,10 +95,11 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def trickle_findings(slow: dict[str, FormFigures], fast: dict[str, FormFigures]) -> list[FigureResult]:
-    """Return the lines about small transactions."""
+    """Return the result lines about small transactions, at a slow and at a fast rate."""
     ours, theirs = slow[RUN], slow[SERVICES]
 
     def latency(what: str, found: dict[str, FormFigures], part: float, limit: float) -> FigureResult:
+        """Return the result line for one latency percentile."""
         peer = f"{SERVICES}: {found[SERVICES].latency_ms(part):.1f} ms"
         return at_most(what, found[RUN].latency_ms(part), limit, "ms", peer=peer)
 

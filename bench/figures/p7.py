@@ -40,12 +40,13 @@ def _median(found: Sequence[FirstLoadFigures]) -> FirstLoadFigures:
 
 
 def _describe_memory(found: FirstLoadFigures) -> str:
+    """Return the peak memory of VENUS's processes as text."""
     parts = ", ".join(f"{name} {nbytes >> 20}" for name, nbytes in found.peak_bytes.items() if name != "all")
     return f"{found.peak_bytes['all'] >> 20} MiB ({parts})"
 
 
 def _without_goal(what: str, ours: str) -> FigureResult:
-    """Return a line that has no goal."""
+    """Return a result line that has no goal and is always met."""
     return FigureResult(what=what, ours=ours, goal="none", met=True)
 
 

@@ -29,7 +29,7 @@ UPKEEP_CYCLES = 5
 
 @dataclass(frozen=True, slots=True)
 class RoutingTraffic:
-    """Hops and messages that the routing of one overlay takes."""
+    """How many hops and messages the routing of an overlay takes."""
 
     hops: float
     hops_max: int
@@ -39,7 +39,7 @@ class RoutingTraffic:
 
 
 def measure_skipcloud(brokers: int, messages: int) -> RoutingTraffic:
-    """Measure messages between random brokers and clusters."""
+    """Measure how many messages SkipCloud needs between random brokers and clusters."""
     cloud = Cloud(brokers, CloudShape.of(brokers), brokers)
     cloud.run(SETTLED_CYCLES)
     before = cloud.messages.total()
@@ -51,7 +51,7 @@ def measure_skipcloud(brokers: int, messages: int) -> RoutingTraffic:
 
 
 def measure_chord(brokers: int, messages: int, base: int = 2) -> tuple[float, float]:
-    """Measure messages between random nodes of Chord."""
+    """Measure how many messages Chord needs between random nodes; return hops and known neighbours."""
     chance = random.Random(brokers)
     ring = Ring(brokers, chance, base)
     hops = [ring.hops(chance.choice(ring.nodes), chance.randrange(ring.size)) for _ in range(messages)]
@@ -59,7 +59,7 @@ def measure_chord(brokers: int, messages: int, base: int = 2) -> tuple[float, fl
 
 
 def chord_with_neighbours(brokers: int, neighbours: float, messages: int) -> tuple[float, float]:
-    """Return hops and neighbours of the first Chord whose nodes know at least this number of neighbours."""
+    """Measure Chords with growing bases until nodes know this number of neighbours; return hops and neighbours."""
     for base in (4, 8, 16, 32, 64, 128):
         found = measure_chord(brokers, messages, base)
         if found[1] >= neighbours:

@@ -37,7 +37,7 @@ PAPER = "3.7 to 40.4 times"
 
 
 def some_interests(chance: random.Random, count: int, columns: int, half: float) -> list[Interest]:
-    """Return random interests in this number of columns; each range is twice `half` wide."""
+    """Return random interests: each has a range, 2 * `half` wide, in this number of columns."""
     found = []
     for _ in range(count):
         middles = {name: chance.gauss(100, 25) for name in chance.sample(COLUMNS, columns)}
@@ -72,7 +72,7 @@ def rate(match: Callable[[], object], events: int, rounds: int) -> float:
 
 
 def compare_partitions(name: str, interests: list[Interest], events: Events, rounds: int) -> FigureResult:
-    """Compare the two partitions."""
+    """Return the line that compares HPartition with a partition by single columns."""
     hybrid, single, plain = (
         make_largest_partition(interests),
         HPartition(interests, size=1),
@@ -94,7 +94,7 @@ def compare_partitions(name: str, interests: list[Interest], events: Events, rou
 
 
 def compare_indexes(count: int, events: int, rounds: int) -> FigureResult:
-    """Compare one index per table with a single partition in which the table is one more column."""
+    """Return the line that compares an index per table with one partition in which the table is a column."""
     chance = random.Random(9)
     interests = [some_interests(chance, count // TABLES, 3, 10) for _ in range(TABLES)]
     come = [some_events(table, events // TABLES) for table in range(TABLES)]

@@ -32,7 +32,7 @@ SEEN_WITHIN_S = 3.0
 
 @contextmanager
 def start_far_levels() -> Iterator[tuple[str, str, str]]:
-    """Start three levels; yield the addresses of the home, of the access set, and of the line to the access set."""
+    """Start three levels behind delayed lines; yield three addresses: home, access set, line to the access set."""
     with run_sets() as started:
         home = started.start("home")
         with delay_line(home, DELAY_S) as upper:
@@ -44,7 +44,7 @@ def start_far_levels() -> Iterator[tuple[str, str, str]]:
 
 
 def measure_three_levels(count: int, messages: int) -> list[FigureResult]:
-    """Measure one message at a time, then 1,000 at once, through three levels."""
+    """Measure the delay of single messages, and of 1,000 at once, through three levels."""
     with start_far_levels() as (home, access, lower):
         sender = Messages(home)
         sender.commit_one()
@@ -89,7 +89,7 @@ def start_access_brokers() -> Iterator[tuple[BrokerProcess, list[BrokerProcess]]
 
 
 def measure_access_brokers(count: int, seconds: float) -> list[FigureResult]:
-    """Measure 100 changes a second to subscribers at three access brokers (scenario 63)."""
+    """Measure 100 changes a second to `count` subscribers at three access brokers (scenario 63)."""
     with start_access_brokers() as (home, access):
         sender = Messages(home.address, rows=1)
         sender.commit_one()

@@ -23,7 +23,7 @@ PAPER = "12 s, flat from 20 to 10,000"
 
 
 def measure_one(count: int, messages: int) -> FigureResult:
-    """Measure the delivery to this number of subscribers."""
+    """Measure how long `messages` messages take to reach `count` subscribers."""
     with one_broker() as broker:
         sender = Messages(broker.address)
         sender.commit_one()

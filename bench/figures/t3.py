@@ -20,7 +20,7 @@ KNEE = 0.9
 
 
 def measure_rate(address: str, pid: int, count: int, end: int) -> tuple[float, float]:
-    """Return GB/s to this number of subscribers, and GB per second of the broker's CPU."""
+    """Let `count` subscribers read the backlog; return GB/s, and GB per second of the broker's CPU."""
     used = ProcessUsage(pid)
     with subscribers([address], count, processes=min(2, count), credit_bytes=4 << 20) as reach:
         found = reach(end)

@@ -23,17 +23,18 @@ BATCH_BYTES = ROWS * 100
 
 
 class WriteLoad:
-    """Writer in a thread; `done` has the time of each answered commit."""
+    """Thread that commits one batch after the other; `done` has the time of each answered commit."""
 
     def __init__(self, reach: str) -> None:
         self._writer = Writer(reach)
         self.done: list[float] = []
         self.error: BaseException | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._commit_repeatedly, daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _commit_repeatedly(self) -> None:
+        """Commit one batch after the other until the end, and record the times."""
         try:
             while not self._stop.is_set():
                 self.done.append(self._writer.commit_until_done(10))
@@ -41,7 +42,7 @@ class WriteLoad:
             self.error = error
 
     def first_after(self, moment: float) -> float:
-        """Return the seconds from a moment to the first commit that began after it and was answered."""
+        """Return the seconds from `moment` to the answer of the first commit that began afterwards."""
 
         def find_silence_s() -> float:
             if self.error is not None:
@@ -101,7 +102,7 @@ def measure_restarts(cluster: Brokers, times: int) -> list[float]:
 
 
 def measure_hand_overs(cluster: Brokers, times: int) -> list[float]:
-    """Stop the leader cleanly, repeatedly; return the longest silence of each hand-over."""
+    """Stop the leader cleanly, repeatedly; return the longest time without a commit in each hand-over."""
     taken = []
     with run_writer(cluster.reach) as writing:
         for _ in range(times):
@@ -116,7 +117,7 @@ def measure_hand_overs(cluster: Brokers, times: int) -> list[float]:
 
 
 def measure_resync(cluster: Brokers, nbytes: int) -> float:
-    """Let a follower miss this number of bytes; return the bytes a second at which it catches up once it serves."""
+    """Let a follower miss this number of bytes; return the bytes a second at which it catches up once it runs."""
     name = cluster.followers()[0]
     cluster.kill(name)
     writer = Writer(cluster.reach)
@@ -148,7 +149,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def wait_until_in_sync(cluster: Brokers) -> None:
-    """Make the business, and wait until all three are in sync."""
+    """Create the business, and wait until all three replicas are in sync."""
     writer = Writer(cluster.reach)
     writer.commit_until_done()
     writer.close()

@@ -35,7 +35,7 @@ PAPER = "connected again <= 30 s, normal <= 3 min"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """When the cables were interrupted and reconnected, and the rows that each set served just before the end."""
+    """When the cables were interrupted and reconnected, and how many rows each set served shortly before the repair."""
 
     out_at: float
     back_at: float
@@ -44,7 +44,7 @@ class Outage:
 
 
 def rows_served(address: str) -> int:
-    """Return the number of rows in the full data that a set serves."""
+    """Load the full data from a set; return its number of rows."""
     rows = 0
     with SnapshotClient(address) as snapshots:
         snapshot = snapshots.open(BUSINESS)
@@ -67,14 +67,14 @@ def interrupt_sites(cables: Cables, started: Sets, seconds: float) -> Outage:
 
 
 def seconds_until_connected(each: Outage, seen: dict[str, WatchedRows], until: float) -> float:
-    """Return the seconds until the last of the sites has its first new change."""
+    """Return the seconds from the repair until every site has received its first new change."""
     return max(
         next((at for at in found.times if each.back_at < at < until), until) - each.back_at for found in seen.values()
     )
 
 
 def seconds_until_normal(each: Outage, seen: dict[str, WatchedRows], sent: dict[int, float], until: float) -> float:
-    """Return the seconds until changes stop arriving late."""
+    """Return the seconds from the repair until changes no longer arrive late."""
     late = [
         at
         for found in seen.values()
@@ -85,7 +85,7 @@ def seconds_until_normal(each: Outage, seen: dict[str, WatchedRows], sent: dict[
 
 
 def measure_outages(started: Sets, cables: Cables, lengths: Sequence[float]) -> list[FigureResult]:
-    """Write steadily, and interrupt the cables for each of these times."""
+    """Write steadily, and interrupt the cables once for each of these numbers of seconds."""
     sender = Messages(started.at("home"), rows=1)
     sender.commit_one()
     started.wait(sender.end)

@@ -45,7 +45,7 @@ MIB = 1 << 20
 
 
 def rules() -> dict[str, Callable[[], Rule]]:
-    """Return the product's rules of retention with their defaults, by name."""
+    """Return for each of the product's rules of retention a function that makes it with its defaults."""
     broker, cluster = BrokerSettings(), ClusterSettings()
     known = partial(KnownReaders, retain_bytes=broker.retain_bytes, ttl_s=broker.consumer_ttl_s)
     known_alone = partial(KnownReaders, retain_bytes=10_000_000, ttl_s=broker.consumer_ttl_s)
@@ -58,12 +58,13 @@ def rules() -> dict[str, Callable[[], Rule]]:
 
 
 def simulate_strangers(seeds: Sequence[int]) -> FigureResult:
-    """Simulate weeks of readers without a group, with both settings of `retain` and at least 10 MB."""
+    """Simulate weeks of readers without a consumer group, with both settings of `retain`; return the result line."""
     most = BrokerSettings().retain_bytes_max
     measured = [simulate_week(seed, partial(UnknownReaders, bytes_min=10_000_000, bytes_max=most)) for seed in seeds]
     fixed = [simulate_week(seed, partial(FixedRetention, retain_bytes=10_000_000)) for seed in seeds]
 
     def percent(weeks: Sequence[Outcome]) -> float:
+        """Return in what percentage of the returns a reader had to take the full data again."""
         return 100 * sum(each.resyncs for each in weeks) / sum(each.returns for each in weeks)
 
     kept = sum(each.kept_mean for each in measured) / len(measured) / MIB
@@ -73,7 +74,7 @@ def simulate_strangers(seeds: Sequence[int]) -> FigureResult:
 
 
 def simulate_weeks(quick: bool) -> list[FigureResult]:
-    """Simulate weeks of readers with a group."""
+    """Simulate weeks of readers that have a consumer group; return the result lines."""
     seeds = range(1 if quick else 8)
     findings: list[FigureResult] = []
     for name, make in rules().items():
@@ -88,7 +89,7 @@ def simulate_weeks(quick: bool) -> list[FigureResult]:
 
 
 class SimulatedReader:
-    """A consumer that comes and goes; with `transient` it has no group. `reached` counts the brokers that it found."""
+    """A consumer that comes and goes, with a group unless `transient`. `reached` counts its connections by broker."""
 
     def __init__(self, address: str, position: int, name: str, *, transient: bool = False) -> None:
         self._address, self.position, self._name, self._transient = address, position, name, transient
@@ -97,7 +98,7 @@ class SimulatedReader:
         self._stream: Subscriber | None = None
 
     def catch_up(self, end: int) -> None:
-        """Continue at the last position, and read everything below an offset."""
+        """Connect and read everything from the last position to `end`; if that was trimmed, continue at `end`."""
         self._stream = self._connect()
         self.reached[self._stream.address] += 1
         try:
@@ -129,7 +130,7 @@ class SimulatedReader:
 
 
 def write(sender: Messages, seconds: float) -> None:
-    """Write a megabyte a second."""
+    """Commit a megabyte a second for a time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         sender.commit_many(1)
@@ -146,7 +147,7 @@ class Readers:
 
     @classmethod
     def of(cls, home: str, position: int) -> Readers:
-        """Return readers at a position; the directory sends one to a set at Lyon, the others read at the home."""
+        """Return three readers at a position: two read at the home, the directory sends one to a set at Lyon."""
         guide = find_by_directory([home], CONSUMER, BUSINESS, NEAR, NONE)
         return cls(
             known=SimulatedReader(home, position, "reader"),
@@ -161,7 +162,7 @@ class Readers:
 
 
 def disconnect(started: Sets, cables: Cables, sender: Messages, readers: Readers, away_s: float) -> None:
-    """Let all read for a while, be away, and come back; the reader without a group last, after a trim of the queue."""
+    """Let all readers read, stay away and return; the one without a group returns last, after the queue was trimmed."""
     write(sender, PRESENT_S)
     for one in readers.all:
         one.follow(sender.end)
@@ -218,7 +219,7 @@ def measure_disconnects(times: int, retain: str) -> list[FigureResult]:
 
 
 def nearest_set(address: str) -> str:
-    """Return the set that a broker names first to a consumer at Lyon, or an empty text."""
+    """Return the set that the directory recommends to a consumer at Lyon; empty if it recommends none."""
     lookup = DirectoryLookup((), CONSUMER, BUSINESS, NEAR)
     return next((one.set for one in ask_where(BrokerAddress(address), lookup).sets), "")
 

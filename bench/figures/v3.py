@@ -19,7 +19,7 @@ PAPER = "0 lost, 0 doubled"
 
 
 def run_cut_tests(path: str, *, quick: bool) -> tuple[int, str]:
-    """Run the tests of a file; return how many cuts they made, and the failures."""
+    """Run the power-cut tests in a file; return how many cuts they made, and their failures."""
     words = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", path]
     words += ["-m", "not slow" if quick else "slow", "--show-capture=all"]
     done = subprocess.run(words, capture_output=True, text=True)

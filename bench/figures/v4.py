@@ -27,7 +27,7 @@ def _kill_two(cluster: Brokers, *, leader: bool = False) -> str:
 
 
 def measure_refusal(times: int) -> tuple[list[float], int]:
-    """Return the seconds until writers are refused under `consistency`, and the number of lost batches."""
+    """Kill two brokers under `consistency`; return the seconds until writers are refused, and the batches lost."""
     taken, lost = [], 0
     with run_brokers() as cluster:
         wait_until_in_sync(cluster)
@@ -62,7 +62,7 @@ def _is_refused(writer: Writer) -> bool:
 
 
 def measure_service(times: int) -> list[float]:
-    """Return the seconds until the last broker commits under `availability`."""
+    """Kill two brokers under `availability`; return the seconds until the last one commits."""
     taken = []
     with run_brokers(policy="availability") as cluster:
         wait_until_in_sync(cluster)

@@ -60,7 +60,7 @@ spawn = multiprocessing.get_context("spawn")
 
 
 class Orders:
-    """The rows at the source, and the number of messages that subscribers must get for their changes."""
+    """Generator of changes to the measured table; counts the messages that subscribers must get for them."""
 
     def __init__(self, lows: Sequence[int]) -> None:
         self._chance = random.Random(4)
@@ -70,14 +70,14 @@ class Orders:
         self.expected = 0
 
     def make(self, batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
-        """Return a batch of inserts until all rows exist, then of updates; one update in twenty changes the tenant."""
+        """Return the next half message: inserts until all rows exist, then updates, of which 5 % change the tenant."""
         if len(self._rows) < ROWS:
             ids = list(range(len(self._rows), len(self._rows) + rows))
             new = [(self._chance.randrange(SUBSCRIPTIONS), self._chance.randrange(AMOUNTS)) for _ in ids]
         else:
             ids = self._chance.sample(range(ROWS), rows)
-            new = [self._change(*self._rows[n]) for n in ids]
-            self.expected += sum(self._count(self._rows[n], row) for n, row in zip(ids, new, strict=True))
+            new = [self._next_values(*self._rows[n]) for n in ids]
+            self.expected += sum(self._count_messages(self._rows[n], row) for n, row in zip(ids, new, strict=True))
         self._rows.update(zip(ids, new, strict=True))
         texts = [
             [str(n) for n in ids],
@@ -87,25 +87,25 @@ class Orders:
         ]
         return make_half_of(batch_no, first_sequence, *from_columns(texts, LAYOUT))
 
-    def _change(self, tenant: int, _: int) -> tuple[int, int]:
-        """Return the next tenant and amount of a row."""
+    def _next_values(self, tenant: int, _: int) -> tuple[int, int]:
+        """Return the next tenant and amount of a row that is updated."""
         moves = self._chance.random() < 0.05
         return (tenant + 1) % SUBSCRIPTIONS if moves else tenant, self._chance.randrange(AMOUNTS)
 
-    def _count(self, old: tuple[int, int], new: tuple[int, int]) -> int:
-        """Return how many messages subscribers get for a change of a row."""
+    def _count_messages(self, old: tuple[int, int], new: tuple[int, int]) -> int:
+        """Return how many subscriptions match a row before or after its change."""
         tenants = sum(tenant % 2 == 0 for tenant in {old[0], new[0]})
         below, above = sorted((old[1], new[1]))
-        both = self._between(above - WIDTH, below)
-        return tenants + self._between(below - WIDTH, below) + self._between(above - WIDTH, above) - both
+        both = self._count_ranges(above - WIDTH, below)
+        return tenants + self._count_ranges(below - WIDTH, below) + self._count_ranges(above - WIDTH, above) - both
 
-    def _between(self, low: int, high: int) -> int:
-        """Return how many ranges begin in this interval."""
+    def _count_ranges(self, low: int, high: int) -> int:
+        """Return how many subscribed ranges begin between two amounts."""
         return max(0, int(np.searchsorted(self._lows, high, "right") - np.searchsorted(self._lows, low, "left")))
 
 
 def make_half_of(batch_no: int, first_sequence: int, record_ids: PackedBytes, rows: PackedBytes) -> broker_pb2.Half:
-    """Return a half message of one section."""
+    """Return a half message with one section of these rows."""
     body = change_pb2.BatchBody(
         batch_no=batch_no,
         first_sequence=first_sequence,
@@ -129,7 +129,7 @@ def make_half_of(batch_no: int, first_sequence: int, record_ids: PackedBytes, ro
 
 
 def make_predicates(lows: Sequence[int]) -> list[str]:
-    """Return the subscriptions: every second tenant, and ranges of amounts."""
+    """Return the predicates of all subscriptions: half on a tenant, half on ranges of amounts that begin at `lows`."""
     tenants = [f"tenant = 'tenant-{n}'" for n in range(0, SUBSCRIPTIONS, 2)]
     return tenants + [f"amount between {low} and {low + WIDTH}" for low in lows]
 
@@ -139,7 +139,7 @@ def make_predicates(lows: Sequence[int]) -> list[str]:
 
 @dataclass(slots=True)
 class _Stream:
-    """Changes that one stream has received, and when each position arrived."""
+    """How many changes a stream has received, and when each position arrived."""
 
     changes: int = 0
     position: int = 0
@@ -166,7 +166,7 @@ class _Stream:
 
 
 def listen(address: str, texts: Sequence[str], orders: Connection) -> None:
-    """Open the streams, then answer orders: an order is an offset, its answer the changes received up to it."""
+    """Run the clients; for each ordered offset, wait until all streams have it, and send what they have received."""
     clients, streams = [ListenerClient(address, BUSINESS, client=f"x1-{n}") for n in range(STREAMS)], list[_Stream]()
     for n, client in enumerate(clients):
         client.open()
@@ -262,7 +262,7 @@ def _measure(
 
 
 def _measure_limit(frames: int, nbytes: int, seconds: int) -> str:
-    """Return a text with the p99 of equal frames without a broker."""
+    """Measure a bare gRPC server with equal frames; return its p99 as text."""
     every_s = seconds * STREAMS / frames
     late = bare.fan_out(streams=STREAMS, nbytes=nbytes // frames, every_s=every_s, seconds=seconds)
     return f"the same {frames / seconds:,.0f} frames/s from bare gRPC {percentile(late, 99):.0f} ms"

@@ -43,7 +43,7 @@ class Stream:
 
 
 class Connection:
-    """Connection to one broker; it passes each message of each stream to `take`."""
+    """Connection to one broker with many streams; calls `take` with each message that arrives on a stream."""
 
     def __init__(self, address: str, take: Callable[[Connection, Stream, FrameContent], None]) -> None:
         self._address, self._take = address, take
@@ -67,14 +67,14 @@ class Connection:
     # -- to the broker -------------------------------------------------------------------------------------------
 
     def open(self, number: int, group: str, frames: FrameCache) -> Stream:
-        """Call `Delivery.Subscribe`."""
+        """Begin a call of `Delivery.Subscribe` on a new stream, for subscriber `number`."""
         stream = Stream(2 * len(self.streams) + 1, number, group, FrameReader(frames), self._stream_room)
         self.streams[stream.id] = stream
         self._out += framing.request(stream.id, self._address)
         return stream
 
     def send(self, stream: Stream, content: bytes) -> bool:
-        """Send a message if the broker's windows have room for it; return whether there was room."""
+        """Queue a message if the flow-control windows have room; return whether they have."""
         payload = framing.message(content)
         if len(payload) > min(self._room, stream.room):
             return False
@@ -84,7 +84,7 @@ class Connection:
         return True
 
     def flush(self) -> bool:
-        """Write as much as the socket takes; return whether that was all."""
+        """Write queued bytes to the socket; return whether all of them were written."""
         with suppress(BlockingIOError):
             while self._out:
                 del self._out[: self.socket.send(self._out)]
@@ -93,7 +93,7 @@ class Connection:
     # -- from the broker -----------------------------------------------------------------------------------------
 
     def receive(self, buffer: memoryview) -> None:
-        """Read once, into a buffer that all connections share. Raises ConnectionError if anything has ended."""
+        """Read from the socket once and handle the frames. Raises ConnectionError if a stream or connection ended."""
         try:
             nbytes = self.socket.recv_into(buffer)
         except BlockingIOError:
@@ -103,7 +103,8 @@ class Connection:
         self._splitter.feed(buffer[:nbytes])
 
     def _on_data(self, stream_id: int, piece: memoryview) -> None:
-        stream = self._stream(stream_id)
+        """Pass the content of a DATA frame to its stream; enlarge the flow-control windows from time to time."""
+        stream = self._find_stream(stream_id)
         for message in stream.messages.feed(piece):
             self._take(self, stream, message)
         stream.came += len(piece)
@@ -118,7 +119,9 @@ class Connection:
     def _on_other_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """Handle a frame that is not DATA, or that ends a stream."""
         if flags & END_STREAM and kind in {FrameKind.HEADERS, FrameKind.DATA}:
-            raise ConnectionError(f"the stream of {self._stream(stream_id).group} has ended: {_words(payload)}")
+            raise ConnectionError(
+                f"the stream of {self._find_stream(stream_id).group} has ended: {_readable_text(payload)}"
+            )
         if (rule := _RULES.get(kind)) is not None:  # frames of other kinds are ignored
             rule(self, flags, stream_id, payload)
 
@@ -138,19 +141,21 @@ class Connection:
     def _on_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
         (nbytes,) = WORD.unpack(payload)
         if stream_id:
-            self._stream(stream_id).room += nbytes
+            self._find_stream(stream_id).room += nbytes
         else:
             self._room += nbytes
 
     def _on_reset(self, _: int, stream_id: int, payload: bytes) -> None:
         (code,) = WORD.unpack(payload)
-        raise ConnectionError(f"the stream of {self._stream(stream_id).group} was reset with code {code}")
+        raise ConnectionError(f"the stream of {self._find_stream(stream_id).group} was reset with code {code}")
 
     def _on_go_away(self, _flags: int, _stream: int, payload: bytes) -> None:
-        raise ConnectionError(f"{self._address} has ended a connection of {len(self.streams)}: {_words(payload)}")
+        raise ConnectionError(
+            f"{self._address} has ended a connection of {len(self.streams)}: {_readable_text(payload)}"
+        )
 
-    def _stream(self, stream_id: int) -> Stream:
-        """Return an open stream by its id. Raises ConnectionError for an unknown one."""
+    def _find_stream(self, stream_id: int) -> Stream:
+        """Return the stream with this id. Raises ConnectionError if there is none."""
         try:
             return self.streams[stream_id]
         except KeyError:
@@ -166,6 +171,6 @@ _RULES: dict[int, Callable[[Connection, int, int, bytes], None]] = {
 }
 
 
-def _words(payload: bytes) -> str:
-    """Return the readable text in trailers or GOAWAY, which are not decoded."""
+def _readable_text(payload: bytes) -> str:
+    """Return the readable characters of trailers or of GOAWAY, whose encoding is not decoded."""
     return unquote_to_bytes(b" ".join(_WORDS.findall(payload))).decode(errors="replace")[:500]

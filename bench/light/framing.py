@@ -56,22 +56,22 @@ def frame(kind: FrameKind, stream: int = 0, payload: bytes = b"", flags: int = 0
 
 
 def settings(wanted: dict[Setting, int]) -> bytes:
-    """Return the frame that announces these settings."""
+    """Return the SETTINGS frame that announces these settings."""
     return frame(FrameKind.SETTINGS, payload=b"".join(SETTING.pack(*item) for item in wanted.items()))
 
 
 def settings_in(payload: bytes) -> dict[int, int]:
-    """Return the settings that the other end announces."""
+    """Return the settings in the payload of a received SETTINGS frame."""
     return dict(SETTING.iter_unpack(payload))
 
 
 def window_update(stream: int, nbytes: int) -> bytes:
-    """Return the frame that lets the other end send more bytes, on one stream or (0) on the connection."""
+    """Return the frame that allows the broker to send more bytes, on one stream or (0) on the connection."""
     return frame(FrameKind.WINDOW_UPDATE, stream, WORD.pack(nbytes))
 
 
 def request(stream: int, authority: str) -> bytes:
-    """Return the frame that calls `Delivery.Subscribe`: names of HPACK's static table, values as they are."""
+    """Return the HEADERS frame that calls `Delivery.Subscribe`, encoded without compression."""
     block = (
         b"\x83\x86"  # :method POST, :scheme http
         + (b"\x04" + _text(SUBSCRIBE))  # :path
@@ -90,12 +90,12 @@ def _text(value: str) -> bytes:
 
 
 def message(content: bytes) -> bytes:
-    """Return a gRPC message that is not compressed."""
+    """Return the bytes of an uncompressed gRPC message."""
     return PREFIX.pack(0, len(content)) + content
 
 
 class Splitter:
-    """Cuts the bytes of a connection into frames, wherever they are split.
+    """Splitter of a connection's bytes into HTTP/2 frames, however the bytes arrive.
 
     `data(stream, piece)` gets the content of a DATA frame, piece by piece as it arrives; a piece is only valid during
     the call. `other(kind, flags, stream, payload)` gets every other frame as a whole, and DATA once more where it ends
@@ -108,7 +108,7 @@ class Splitter:
         self._kind = self._flags = self._stream = self._left = 0
 
     def feed(self, view: memoryview) -> None:
-        """Cut the next bytes."""
+        """Process the next bytes; call `data` and `other` for the frames in them."""
         at, end = 0, len(view)
         while at < end:
             if not self._left:
@@ -116,7 +116,7 @@ class Splitter:
                 self._head += part
                 at += len(part)
                 if len(self._head) == HEAD.size:
-                    self._begin()
+                    self._read_head()
                 continue
             piece = view[at : at + self._left]
             at += len(piece)
@@ -126,10 +126,10 @@ class Splitter:
             else:
                 self._payload += piece
             if not self._left:
-                self._end()
+                self._deliver_frame()
 
-    def _begin(self) -> None:
-        """Read the head of a frame."""
+    def _read_head(self) -> None:
+        """Parse the complete head of a frame."""
         high, low, self._kind, self._flags, stream = HEAD.unpack(self._head)
         self._head.clear()
         self._stream = stream & WINDOW_BYTES_MAX  # without the reserved bit
@@ -137,10 +137,10 @@ class Splitter:
         if self._kind == FrameKind.DATA and self._flags & PADDED:
             raise ConnectionError("a DATA frame is padded, which gRPC never does")
         if not self._left:
-            self._end()
+            self._deliver_frame()
 
-    def _end(self) -> None:
-        """Hand over a frame that is complete."""
+    def _deliver_frame(self) -> None:
+        """Pass a complete frame to `other`, unless it is DATA that does not end its stream."""
         if self._kind != FrameKind.DATA or self._flags & END_STREAM:
             self._other(self._kind, self._flags, self._stream, bytes(self._payload))
             self._payload.clear()

@@ -15,7 +15,7 @@ from venus.rpc.channel import MESSAGE_BYTES_MAX
 
 
 class _Content:
-    """A message that has arrived in part."""
+    """A message of which only a part has arrived."""
 
     def __init__(self, frames: FrameCache, nbytes: int) -> None:
         self._frames, self._nbytes = frames, nbytes
@@ -30,15 +30,15 @@ class _Content:
         return self._nbytes - self._have
 
     def add(self, piece: memoryview) -> None:
-        """Compare the next bytes, or keep a copy of them."""
+        """Compare the next bytes with a known frame, or keep a copy of them."""
         if not self._pieces and (self._like is None or not self._like.content.startswith(piece, self._have)):
-            self._look_again(piece)
+            self._find_known_frame(piece)
         if self._like is None:
             self._pieces.append(bytes(piece))
         self._have += len(piece)
 
-    def _look_again(self, piece: memoryview) -> None:
-        """Look for a known frame that begins with all bytes so far; if there is none, keep the bytes from now on."""
+    def _find_known_frame(self, piece: memoryview) -> None:
+        """Find a known frame that begins with all bytes so far; if there is none, keep copies from now on."""
         before = self._like.content[: self._have] if self._like is not None else b""
         for known in self._frames.newest:
             content = known.content
@@ -61,7 +61,7 @@ class FrameReader:
         self._content: _Content | None = None
 
     def feed(self, piece: memoryview) -> Iterator[FrameContent]:
-        """Take the next bytes; yield each message that they complete. Raises ConnectionError and errors of `read`."""
+        """Process the next bytes; yield each complete message. Raises ConnectionError, or as `FrameCache.read` does."""
         while len(piece):
             if self._content is None:
                 wanted = PREFIX.size - len(self._prefix)
@@ -69,7 +69,7 @@ class FrameReader:
                 piece = piece[wanted:]
                 if len(self._prefix) < PREFIX.size:
                     return
-                self._content = self._begin()
+                self._content = self._begin_message()
             part = piece[: self._content.missing]
             if len(part):
                 self._content.add(part)
@@ -78,8 +78,8 @@ class FrameReader:
                 found, self._content = self._content.read(), None
                 yield found
 
-    def _begin(self) -> _Content:
-        """Read the prefix of a message. Raises ConnectionError if it is compressed or too large."""
+    def _begin_message(self) -> _Content:
+        """Begin a message by its prefix. Raises ConnectionError if the message is compressed or too large."""
         is_compressed, nbytes = PREFIX.unpack(self._prefix)
         self._prefix.clear()
         if is_compressed or nbytes > MESSAGE_BYTES_MAX:

@@ -24,7 +24,7 @@ READ_OR_WRITE = selectors.EVENT_READ | selectors.EVENT_WRITE
 
 
 class Watch:
-    """The subscribers of one process, `on_one` of them on each connection."""
+    """The light subscribers of one process, `on_one` of them on each connection."""
 
     def __init__(
         self, addresses: Sequence[str], count: int, name: str, offset: int, credit_bytes: int, on_one: int
@@ -42,15 +42,15 @@ class Watch:
         begun = 0
         while self._seen.opened < self._count:
             while begun < min(self._count, self._seen.opened + OPENING_MAX):
-                self._begin(begun)
+                self._open_stream(begun)
                 begun += 1
             self._serve_once()
 
-    def _begin(self, number: int) -> None:
+    def _open_stream(self, number: int) -> None:
         """Open the stream of one subscriber, on a new connection if the last one is full."""
         if number % self._on_one == 0:
             address = self._addresses[len(self._connections) % len(self._addresses)]
-            self._connections.append(Connection(address, self._take))
+            self._connections.append(Connection(address, self._record_frame))
             self._selector.register(self._connections[-1].socket, READ_OR_WRITE, self._connections[-1])
         connection = self._connections[-1]
         stream = connection.open(number, f"{self._name}-{number}", self._seen.frames_read)
@@ -60,7 +60,7 @@ class Watch:
         self._write(connection)
 
     def serve(self, orders: Orders) -> None:
-        """Report when all subscribers have everything below the requested offsets; None ends the work."""
+        """Execute orders until None: report when all subscribers have everything below the ordered offsets."""
         while (wanted := self._next_order(orders)) is not None:
             for number in range(self._count):
                 while self._seen.positions[number] < max(wanted):
@@ -68,7 +68,7 @@ class Watch:
             orders.send(self._seen.arrivals(wanted, self._opening.offset))
 
     def _next_order(self, orders: Orders) -> Sequence[int] | None:
-        """Serve until an order arrives; return it."""
+        """Serve the connections until an order arrives; return the order."""
         self._selector.register(orders, selectors.EVENT_READ)
         while not self._serve_once():
             pass
@@ -83,7 +83,7 @@ class Watch:
         self._selector.close()
 
     def _serve_once(self) -> bool:
-        """Serve the connections that are ready; return whether an order has arrived."""
+        """Read and write the connections that are ready; return whether an order waits."""
         is_ordered = False
         for key, events in self._selector.select(SAY_EVERY_S / 4):
             if key.data is None:
@@ -99,15 +99,15 @@ class Watch:
         return is_ordered
 
     def _write(self, connection: Connection) -> None:
-        """Write what the socket takes, and wait for more room if something is left."""
+        """Write queued bytes of a connection; if some are left, also wait until its socket accepts more."""
         events = selectors.EVENT_READ if connection.flush() else READ_OR_WRITE
         if self._selector.get_key(connection.socket).events != events:
             self._selector.modify(connection.socket, events, connection)
 
     # -- credit --------------------------------------------------------------------------------------------------
 
-    def _take(self, connection: Connection, stream: Stream, frame: FrameContent) -> None:
-        """Record a message of a subscriber, and return credit if enough is owed."""
+    def _record_frame(self, connection: Connection, stream: Stream, frame: FrameContent) -> None:
+        """Record a frame of a subscriber, and return credit if much is owed."""
         now = time.monotonic()
         self._seen.take(stream.number, frame, now)
         stream.taken += frame.price
@@ -116,14 +116,14 @@ class Watch:
             self._return_credit(connection, stream, now)
 
     def _return_credit(self, connection: Connection, stream: Stream, now: float) -> None:
-        """Return credit and acknowledge, or leave it for later if the broker's windows have no room."""
+        """Return a subscriber's credit and acknowledge, if the flow-control windows have room."""
         position = self._seen.positions[stream.number]
         frame = broker_pb2.ConsumerFrame(credit_bytes=stream.taken, acknowledge=position)
         if connection.send(stream, seal(frame)):
             stream.taken, stream.said_at = 0, now
 
     def _return_old_credit(self, now: float) -> None:
-        """Return credit that has been owed for long: a broker may send nothing before it gets it."""
+        """Return all credit that has been owed for long: without it, a broker may wait before it sends more."""
         for connection in self._connections:
             for stream in connection.streams.values():
                 if stream.taken and now - stream.said_at > SAY_EVERY_S:
@@ -134,7 +134,7 @@ class Watch:
 def run(
     addresses: Sequence[str], count: int, name: str, offset: int, credit_bytes: int, on_one: int, orders: Orders
 ) -> None:
-    """Execute orders (up, open, opened, then offsets); report why a subscriber ended."""
+    """Run the light subscribers of one process, which execute the orders of the main process."""
     orders.send(None)
     orders.recv()
     watch = Watch(addresses, count, name, offset, credit_bytes, on_one)

@@ -22,7 +22,7 @@ class Ring:
 
     @property
     def neighbours(self) -> float:
-        """Return the mean number of other nodes that a node knows."""
+        """Return how many other nodes a node knows, on average."""
         return sum(map(len, self._fingers.values())) / len(self.nodes)
 
     def hops(self, start: int, key: int) -> int:

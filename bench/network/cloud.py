@@ -33,7 +33,7 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Cloud:
-    """Simulated brokers that join one after the other, each through brokers that have joined before."""
+    """Simulated brokers of SkipCloud, which join one after the other through earlier brokers."""
 
     def __init__(self, brokers: int, shape: CloudShape, seed: int) -> None:
         self.shape, self.chance = shape, random.Random(seed)
@@ -46,7 +46,7 @@ class Cloud:
             self.start(f"b{number}:1")
 
     def start(self, address: str, seeds: list[str] | None = None) -> OverlayNode[str, str]:
-        """Start a broker; it knows some addresses, and joins."""
+        """Start a broker, which knows some addresses, and let it join."""
         known = list(self.living)
         self._seeds[address] = seeds if seeds is not None else self.chance.sample(known, min(SEEDS, len(known)))
 
@@ -61,13 +61,13 @@ class Cloud:
         return node
 
     def run(self, cycles: int) -> None:
-        """Run exchange cycles of all living brokers, each in another order."""
+        """Run exchange cycles: in each, all living brokers exchange once, in random order."""
         for _ in range(cycles):
             for address in self.chance.sample(list(self.living), len(self.living)):
                 run_to_end(self.living[address].run_cycle(self._seeds[address]))
 
     def kill(self, count: int) -> None:
-        """Stop some brokers at once."""
+        """Let this number of brokers die at once."""
         for address in self.chance.sample(list(self.living), count):
             del self.living[address]
 
@@ -76,7 +76,7 @@ class Cloud:
         self._seeds[address].append(other)
 
     def leave(self, address: str) -> None:
-        """Let a broker leave."""
+        """Let a broker announce that it leaves, and remove it."""
         node = self.living.pop(address)
         run_to_end(node.leave())
 
@@ -97,7 +97,7 @@ class Cloud:
         return all(node.views.top.keys() == clusters[node.cluster] - {address} for address, node in self.living.items())
 
     def send_some(self, count: int) -> list[tuple[Identifier, RoutingResult[str]]]:
-        """Route messages from random brokers to random identifiers; return each target with the result."""
+        """Route `count` messages from random brokers to random identifiers; return each target with the result."""
         found = []
         for _ in range(count):
             start = self.chance.choice(list(self.living.values()))
@@ -116,15 +116,15 @@ class Cloud:
     # -- the transport ---------------------------------------------------------------------------------------------
 
     async def exchange(self, to: str, message: Exchange) -> Exchange:
-        """Exchange neighbours with a living broker."""
+        """Deliver a broker's exchange message to a living broker; return the answer."""
         return self._node(to, "exchange").on_exchange(message)
 
     async def route(self, to: Neighbour, message: RoutedMessage[str]) -> RoutingResult[str]:
-        """Forward to a living broker."""
+        """Let a living broker route a message on; return the result."""
         return await self._node(to.address, "route").on_route(message)
 
     async def deliver(self, to: Sequence[Neighbour], payload: str) -> list[str | None]:
-        """Deliver to living brokers."""
+        """Deliver a payload to brokers; return the address of each living one, None for a dead one."""
         self.messages["deliver"] += len(to)
         living = [one.address if one.address in self.living else None for one in to]
         self.received += [(address, payload) for address in living if address is not None]

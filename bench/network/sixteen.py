@@ -56,7 +56,7 @@ def start_sixteen_brokers() -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
 
 @dataclass(frozen=True, slots=True)
 class HopCounts:
-    """Hops that messages took from a broker to a random cluster, and how many reached the wrong one."""
+    """How many hops messages took from a broker to a random cluster, and how many ended in a wrong one."""
 
     hops: float
     hops_max: int
@@ -95,7 +95,7 @@ class SkewedSubscriptions:
         self.wrong = 0
 
     def match(self, batches: int, first: int = 0) -> float:
-        """Match batches, and count those with wrong pairs; return the seconds that the overlay needed."""
+        """Match batches of changes, and count wrong results; return the seconds that the overlay needed."""
         took_s = 0.0
         for seed in range(first, first + batches):
             events: Events = crowded_events(CHANGES, seed)
@@ -123,7 +123,7 @@ class SharedMatching:
 
 
 def share_matching(count: int, batches: int) -> SharedMatching:
-    """Match changes against this number of subscriptions."""
+    """Measure how sixteen brokers share the matching of changes against `count` subscriptions."""
     with start_sixteen_brokers() as (others, access):
         subscriptions = SkewedSubscriptions(access, count)
         subscriptions.warm_up()
@@ -142,7 +142,7 @@ def share_matching(count: int, batches: int) -> SharedMatching:
 
 @dataclass(frozen=True, slots=True)
 class DeathOfMany:
-    """Cost of eight sudden deaths among sixteen brokers."""
+    """Effects of the death of eight of sixteen brokers at once."""
 
     first_s: float  # until the first batch after the deaths was matched
     whole_s: float  # until all survivors knew each other
@@ -150,7 +150,7 @@ class DeathOfMany:
 
 
 def kill_half(count: int, batches: int) -> DeathOfMany:
-    """Kill eight of sixteen brokers that match for this number of subscriptions."""
+    """Kill eight of sixteen brokers that match for `count` subscriptions; return what that cost."""
     with start_sixteen_brokers() as (others, access):
         subscriptions = SkewedSubscriptions(access, count)
         subscriptions.match(batches)
@@ -166,6 +166,6 @@ def kill_half(count: int, batches: int) -> DeathOfMany:
 
 
 def _wait_until_whole(others: BrokerOverlay, access: str) -> float:
-    """Wait until all survivors know each other; return the time."""
+    """Wait until all survivors know each other; return the time of that moment."""
     others.wait_until_whole(access, timeout_s=HEALED_S)
     return time.monotonic()

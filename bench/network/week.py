@@ -27,19 +27,19 @@ QUIET_BYTES_S = (5e3, 80e3)
 
 
 class Rule(Protocol):
-    """Rule of retention. It gets the events of each tick: readers that left, returned, and are present."""
+    """Rule that decides how much of the queue is kept, from the readers that leave, return and are present."""
 
     def on_leave(self, name: str, position: int, now_s: int) -> None: ...
 
     def on_return(self, name: str, position: int, away_s: float, now_s: int) -> None: ...
 
     def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
-        """Return the first byte that the queue still has."""
+        """Process one tick of the simulation; return the first byte that the queue still has."""
 
 
 @dataclass
 class KnownReaders:
-    """The product's rule for consumers and sets below: keep the queue for each one until it is forgotten."""
+    """The product's retention for consumers and lower sets: keep the queue for each one until it is forgotten."""
 
     retain_bytes: int
     ttl_s: float
@@ -67,7 +67,7 @@ class KnownReaders:
 
 @dataclass
 class Followers:
-    """The product's rule for replicas: keep what the slowest one lacks, up to a limit."""
+    """The product's retention for replicas: keep what the slowest one lacks, up to a limit."""
 
     retain_bytes: int
     bytes_max: int
@@ -96,7 +96,7 @@ class Followers:
 
 @dataclass
 class UnknownReaders:
-    """The product's rule for readers without a group, with `retain = "measured"` (Tensor's formula 1)."""
+    """The product's retention for readers without a group, with `retain = "measured"` (Tensor's formula 1)."""
 
     bytes_min: int
     bytes_max: int
@@ -120,7 +120,7 @@ class UnknownReaders:
 
 @dataclass
 class FixedRetention:
-    """The product's rule for readers without a group, with `retain = "bytes"`."""
+    """The product's retention for readers without a group, with `retain = "bytes"`."""
 
     retain_bytes: int
 
@@ -150,7 +150,7 @@ def bytes_written(seed: int, now_s: int) -> int:
 
 
 def simulate_week(seed: int, make: Callable[[], Rule], seconds: int = WEEK_S) -> Outcome:
-    """Simulate a week of the readers under a rule."""
+    """Simulate a week in which readers come and go under a rule of retention; `make` returns the rule."""
     chance, rule = random.Random(seed), make()
     changes = {f"r{n}": chance.expovariate(1 / STAY_S) for n in range(READERS)}
     away: dict[str, tuple[int, float]] = {}  # where and when it left

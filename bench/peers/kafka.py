@@ -41,6 +41,7 @@ class Kafka(PeerServer):
 
     @property
     def _servers(self) -> str:
+        """The addresses of all brokers, for a client."""
         return ",".join(f"127.0.0.1:{port}" for port, _ in self._ports.values())
 
     def missing(self) -> str:

@@ -22,7 +22,7 @@ class Batching(enum.Enum):
 
 
 class KafkaSender:
-    """The producer. With one message per row its batches are as large as VENUS's, or of the size that Kafka chooses."""
+    """The producer, which groups rows into messages and messages into Kafka's batches according to `batching`."""
 
     def __init__(self, servers: str, batching: Batching) -> None:
         self._servers, self._batching = servers, batching
@@ -38,6 +38,7 @@ class KafkaSender:
             self._producer = self._connect(wanted.rows)
 
     def _connect(self, rows: int) -> Any:
+        """Return a producer with the batch size of this `Batching`; `rows`: how many rows a batch of VENUS has."""
         from confluent_kafka import Producer
 
         size = {Batching.ROWS: rows, Batching.WHOLE: 8, Batching.OWN: 10_000}[self._batching]
@@ -55,7 +56,7 @@ class KafkaSender:
         )
 
     def send(self, wanted: Round) -> None:
-        """Produce the messages and wait for every acknowledgement."""
+        """Send the messages, and wait until every one is acknowledged."""
         produce = self._producer.produce
         for message in self._messages:
             produce(TOPIC, message, partition=0)
@@ -67,7 +68,7 @@ class KafkaSender:
 
 
 class KafkaReceiver:
-    """A consumer of all later messages in the only partition."""
+    """Consumer of the only partition, from its current end on."""
 
     def __init__(self, servers: str, batching: Batching) -> None:
         from confluent_kafka import Consumer, TopicPartition

@@ -21,7 +21,7 @@ def free_port() -> int:
 
 
 class Folder:
-    """Folder of a peer: its files and processes."""
+    """Working folder of a peer, with its files and its running servers."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="venus-bench-"))
@@ -68,7 +68,7 @@ class Folder:
 
 
 class PeerServer:
-    """Base of every peer: its servers run in a folder of their own."""
+    """Base class of the peers, whose servers run in a temporary folder."""
 
     _folder: Folder | None = None
 

@@ -35,22 +35,23 @@ def syncs() -> bool:
 
 
 class NatsClient:
-    """One connection in a loop of its own."""
+    """One NATS connection, with an event loop of its own."""
 
     def __init__(self, port: int, *, envelope: bool) -> None:
         import nats
 
         self._loop = asyncio.new_event_loop()
         self._envelope = envelope
-        self._connection: Any = self._wait(nats.connect(f"nats://127.0.0.1:{port}"))
+        self._connection: Any = self._run_to_end(nats.connect(f"nats://127.0.0.1:{port}"))
         self._stream: Any = self._connection.jetstream(publish_async_max_pending=10_000)
 
-    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def _run_to_end(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in the loop and return its result."""
         return self._loop.run_until_complete(work)
 
     def close(self) -> None:
         """Close the connection."""
-        self._wait(self._connection.close())
+        self._run_to_end(self._connection.close())
         self._loop.close()
 
 
@@ -63,9 +64,10 @@ class NatsSender(NatsClient):
 
     def send(self, wanted: Round) -> None:
         """Publish the messages of a round."""
-        self._wait(self._send(wanted))
+        self._run_to_end(self._publish(wanted))
 
-    async def _send(self, wanted: Round) -> None:
+    async def _publish(self, wanted: Round) -> None:
+        """Publish the messages in parts, and wait for the acknowledgements of each part."""
         size = ENVELOPES if self._envelope else wanted.rows
         for start in range(0, len(self._messages), size):
             part = self._messages[start : start + size]
@@ -73,20 +75,21 @@ class NatsSender(NatsClient):
 
 
 class NatsReceiver(NatsClient):
-    """A pull consumer of all later messages."""
+    """Pull consumer, from the stream's current end on."""
 
     def __init__(self, port: int, *, envelope: bool) -> None:
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
         super().__init__(port, envelope=envelope)
         config = ConsumerConfig(ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.NEW)
-        self._pull = self._wait(self._stream.pull_subscribe("s.*", stream="s", config=config))
+        self._pull = self._run_to_end(self._stream.pull_subscribe("s.*", stream="s", config=config))
 
     def receive(self, wanted: Round) -> None:
         """Fetch the messages of a round."""
-        self._wait(self._receive(wanted))
+        self._run_to_end(self._fetch(wanted))
 
-    async def _receive(self, wanted: Round) -> None:
+    async def _fetch(self, wanted: Round) -> None:
+        """Fetch messages until all of the round have arrived."""
         left = wanted.batches if self._envelope else wanted.batches * wanted.rows
         while left:
             left -= len(await self._pull.fetch(min(TAKE, left), timeout=30))
@@ -116,7 +119,7 @@ class NatsJetStream(PeerServer):
         config.write_text(f"jetstream {{ store_dir: {self._folder.path}\n{sync} }}\n")
         self._folder.run(str(server()), "-a", "127.0.0.1", "-p", str(self._port), "-c", config, port=self._port)
         client = NatsClient(self._port, envelope=False)
-        client._wait(client._stream.add_stream(name="s", subjects=["s.*"], storage="file"))
+        client._run_to_end(client._stream.add_stream(name="s", subjects=["s.*"], storage="file"))
         client.close()
 
     def sender(self) -> Callable[[], Sender]:

@@ -45,7 +45,7 @@ class RedisSender:
 
 
 class RedisReceiver:
-    """Consumer that calls XREAD, which blocks until there is an entry."""
+    """Consumer by XREAD, which blocks until an entry arrives."""
 
     def __init__(self, port: int, *, envelope: bool) -> None:
         import redis
@@ -84,7 +84,7 @@ class RedisStreams(PeerServer):
         return "" if importlib.util.find_spec("redis") else "the package redis is not installed"
 
     def start(self) -> None:
-        """Start a server of our own."""
+        """Start a Redis server that syncs every append."""
         self._folder, self._port = Folder(), free_port()
         flags = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
         self._folder.run("redis-server", "--port", str(self._port), *flags, port=self._port)

@@ -28,40 +28,42 @@ ROW_BYTES = len(row(0))
 
 
 class Client:
-    """A sender or a receiver: a Java program that gets its orders line by line."""
+    """Sender or receiver: a Java program that reads orders from its standard input."""
 
     def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        self._answer("ready")
+        self._wait_for_line("ready")
 
-    def _answer(self, wanted: str) -> None:
+    def _wait_for_line(self, wanted: str) -> None:
+        """Read the program's output until this line. Raises RuntimeError if the program ends."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.strip() == wanted:
                 return
         raise RuntimeError(f"RocketMQ's client ended with code {self._process.wait()}")
 
-    def _ask(self, wanted: Round) -> None:
+    def _order_round(self, wanted: Round) -> None:
+        """Order a round, and wait until the program has done it."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{wanted.batches} {wanted.rows * ROW_BYTES}\n")
         self._process.stdin.flush()
-        self._answer("done")
+        self._wait_for_line("done")
 
     def prepare(self, wanted: Round) -> None:
         """Do nothing: a message is made when it is sent."""
 
     def send(self, wanted: Round) -> None:
         """Send half messages, each followed by its commit."""
-        self._ask(wanted)
+        self._order_round(wanted)
 
     def receive(self, wanted: Round) -> None:
         """Receive the messages of a round."""
-        self._ask(wanted)
+        self._order_round(wanted)
 
     def close(self) -> None:
-        """End the program: its input ends."""
+        """Close the program's input, at which it ends."""
         self._process.communicate(timeout=30)
 
 

@@ -1,1 +1,1 @@
-"""Revisions, each in its own file."""
+"""Alembic revisions of VENUS's own tables, each in its own file."""

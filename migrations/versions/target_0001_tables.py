@@ -63,6 +63,7 @@ def downgrade() -> None:
 
 
 def _create_applied() -> None:
+    """Create the table of the applied offset of each consumer group."""
     schema = own_schema()
     op.create_table(
         own_name("applied", schema=schema),
@@ -155,6 +156,7 @@ def _create_quarantine() -> None:
 
 
 def _create_sweep() -> None:
+    """Create the list of the tables whose changed keys are recorded, for a sweep or a resync."""
     schema = own_schema()
     op.create_table(
         own_name("sweep", schema=schema),
@@ -180,6 +182,7 @@ def _create_held() -> None:
 
 
 def _create_load() -> None:
+    """Create the tables of a full load: its plan, and the splits that are loaded."""
     schema = own_schema()
     op.create_table(
         own_name("load_job", schema=schema),

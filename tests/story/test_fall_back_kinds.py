@@ -91,7 +91,7 @@ def start_late(sql: str) -> tuple[SourceEdit, ...]:
     """Return an edit that loses the first changes after the cut in the old database."""
     return (
         SourceEdit(
-            where=f"{_SWITCH}._follow",
+            where=f"{_SWITCH}._start_following",
             old="start = self.follower.read_start()",
             new="time.sleep(1)\n"
             "    if self.name == '@source':\n"

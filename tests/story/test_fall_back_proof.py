@@ -278,7 +278,7 @@ RULES = {
     "capture starts at the cut": (
         (
             SourceEdit(
-                where=f"{_SWITCH}._follow",
+                where=f"{_SWITCH}._start_following",
                 old="start = self.follower.read_start()",
                 new="time.sleep(1)\n"
                 "    for schema in self._schemas:\n"

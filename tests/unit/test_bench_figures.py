@@ -117,7 +117,7 @@ def increment(first: int, rows: int) -> broker_pb2.Increment:
 def test_a_watcher_counts_doubled_and_missing_rows() -> None:
     watcher = watchers._Watcher("x", "nowhere", 0, 0.0, counts=True)
     for first, rows in ((1, 3), (4, 2), (4, 2), (9, 1)):
-        watcher._take(increment(first, rows))
+        watcher._record_increment(increment(first, rows))
 
     assert (watcher.seen.row, watcher.seen.doubled, watcher.seen.lost) == (9, 2, 3)
     assert watcher.seen.ends == [3, 5, 5, 9]

@@ -308,7 +308,7 @@ def test_credit_is_returned_and_no_increment_is_counted_twice(
 ) -> None:
     monkeypatch.setattr(watching, "SAY_EVERY_S", say_every_s)
     watch = Watch([address_of(listener)], 1, "test", 5, credit_bytes, 10)
-    watch._begin(0)
+    watch._open_stream(0)
     theirs, _ = listener.accept()
     theirs.settimeout(10)
     with theirs:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import subscribers
-from bench.subscribers import _Owed, _Progress, _return_overdue_credit
+from bench.subscribers import _OwedCredit, _Progress, _return_overdue_credit
 from venus.wire import broker_pb2
 
 
@@ -28,7 +28,7 @@ def test_credit_is_returned_without_another_frame(monkeypatch: pytest.MonkeyPatc
     async def credit_frames() -> list[broker_pb2.ConsumerFrame]:
         call: Any = Call()
         seen = _Progress([70], [[70]], [[0.0]])
-        seen.owed.append(_Owed(call, 0, taken=5000))
+        seen.owed.append(_OwedCredit(call, 0, taken=5000))
         task = asyncio.create_task(_return_overdue_credit(seen))
         async with asyncio.timeout(60):
             while not call.frames:

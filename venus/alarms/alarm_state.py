@@ -1,8 +1,8 @@
 """State of all alarms of a broker, the notifications they cause, and the text of messages. Pure: time is an argument.
 
-The business, the rule and the subject identify an alarm, so an alarm whose figures change remains the same one. It is
-notified once it has lasted as long as its rule requires, again every `repeat_s`, and once more when it has been gone
-for `clear_s`. The restart of an adapter therefore does not cause three messages.
+The business, the rule and the subject identify an alarm, so an alarm whose figures change remains the same one. A
+notification is sent once the alarm has lasted as long as its rule requires, again every `repeat_s`, and once more when
+the alarm has been gone for `clear_s`. The restart of an adapter therefore does not cause three messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Key = tuple[str, str, str]
 
 
 class AlarmEvent(Enum):
-    """What has happened to an alarm."""
+    """What a notification reports: an alarm was raised, still stands, or has recovered."""
 
     RAISED = "raised"
     STANDS = "stands"
@@ -57,13 +57,13 @@ class Alarm:
 
     @property
     def sentence(self) -> str:
-        """The sentence with its business in front."""
+        """The sentence that describes the alarm, with its business in front."""
         return prefix_business(self.business, self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """A notification that is due."""
+    """A notification that is due: an event of one alarm, and the time."""
 
     event: AlarmEvent
     alarm: Alarm
@@ -166,20 +166,25 @@ class AlarmState:
 def _shift_alarm(alarm: Alarm, by_s: float) -> Alarm:
     """Return an alarm with all of its times shifted."""
 
-    def shift(at_s: float | None) -> float | None:
+    def shift_time(at_s: float | None) -> float | None:
         return None if at_s is None else at_s + by_s
 
-    return replace(alarm, since_s=alarm.since_s + by_s, notified_s=shift(alarm.notified_s), gone_s=shift(alarm.gone_s))
+    return replace(
+        alarm, since_s=alarm.since_s + by_s, notified_s=shift_time(alarm.notified_s), gone_s=shift_time(alarm.gone_s)
+    )
 
 
 def _clamp_times(alarm: Alarm, now_s: float) -> Alarm:
     """Return a remembered alarm without times in the future, which come from a clock that was ahead."""
 
-    def clamp(at_s: float | None) -> float | None:
+    def clamp_time(at_s: float | None) -> float | None:
         return None if at_s is None else min(at_s, now_s)
 
     return replace(
-        alarm, since_s=min(alarm.since_s, now_s), notified_s=clamp(alarm.notified_s), gone_s=clamp(alarm.gone_s)
+        alarm,
+        since_s=min(alarm.since_s, now_s),
+        notified_s=clamp_time(alarm.notified_s),
+        gone_s=clamp_time(alarm.gone_s),
     )
 
 
@@ -189,21 +194,21 @@ _WORDS = {AlarmEvent.RAISED: "ALARM", AlarmEvent.STANDS: "STILL", AlarmEvent.REC
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to one recipient."""
+    """One message to one recipient, which reports one or more notifications."""
 
     broker: str
     notifications: Sequence[Notification]
 
     @property
     def subject(self) -> str:
-        """One line: the event and sentence of the first notification."""
+        """The subject line: event and sentence of the first notification."""
         first, more = self.notifications[0], len(self.notifications) - 1
         rest = f" (and {more} more)" if more else ""
         return f"VENUS {self.broker}: {_WORDS[first.event]} {_shorten(first.alarm.sentence, 150)}{rest}"
 
     @property
     def text(self) -> str:
-        """A paragraph for each alarm."""
+        """The body of the message: a paragraph for each notification."""
         return "\n".join(_format_paragraph(notice) for notice in self.notifications)
 
     def to_json(self) -> bytes:

@@ -46,8 +46,8 @@ def load_alarms(path: Path) -> list[Alarm]:
 
 
 def save_alarms(path: Path, alarms: Iterable[Alarm]) -> None:
-    """Replace the file. A failure is only logged: a full data directory is an alarm of its own."""
-    notified = [_to_file(alarm) for alarm in alarms if alarm.notified_s is not None]
+    """Write the notified alarms to the file. A failure is only logged: a full disk is an alarm of its own."""
+    notified = [_to_document(alarm) for alarm in alarms if alarm.notified_s is not None]
     temporary = path.with_name(f"{path.name}.new")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -59,6 +59,7 @@ def save_alarms(path: Path, alarms: Iterable[Alarm]) -> None:
 
 
 def _read_alarms(path: Path) -> list[Alarm]:
+    """Return the alarms in the file. Raises ValueError or OSError if the file is damaged or missing."""
     if path.stat().st_size > FILE_BYTES_MAX:
         raise ValueError("it is too large")
     document = json.loads(path.read_text("utf-8"))
@@ -67,12 +68,13 @@ def _read_alarms(path: Path) -> list[Alarm]:
     return [_parse_alarm(found) for found in document["alarms"][:ALARMS_MAX]]
 
 
-def _to_file(alarm: Alarm) -> dict[str, Any]:
-    """Return an alarm as it is stored in the file."""
+def _to_document(alarm: Alarm) -> dict[str, Any]:
+    """Return an alarm as the JSON object that the file holds."""
     return {_NAMES_IN_FILE.get(name, name): value for name, value in asdict(alarm).items()}
 
 
 def _parse_alarm(found: Any) -> Alarm:
+    """Return the alarm that a JSON object of the file holds. Raises ValueError for unexpected fields."""
     names = {_NAMES_IN_FILE.get(field.name, field.name): field.name for field in fields(Alarm)}
     if not isinstance(found, dict) or set(found) != set(names):
         raise ValueError("an alarm in it has other fields")
@@ -105,7 +107,7 @@ class DeliveryState:
 
 
 class RecipientQueue:
-    """Queue of one recipient, and the thread that sends it."""
+    """Queue of notifications for one recipient, and the thread that sends them."""
 
     def __init__(self, addressee: AlarmRecipient, broker: str) -> None:
         self._addressee, self._broker = addressee, broker
@@ -117,7 +119,7 @@ class RecipientQueue:
         self._thread = threading.Thread(target=self._run, name=f"venus-alarms-{addressee.name}", daemon=True)
 
     def start(self) -> None:
-        """Start sending."""
+        """Start the thread that sends the queued notifications."""
         self._thread.start()
 
     def ask_to_stop(self) -> None:
@@ -144,7 +146,7 @@ class RecipientQueue:
             self._changed.notify()
 
     def state(self) -> DeliveryState:
-        """Return the present state."""
+        """Return the counters of this recipient's messages and its present problem."""
         with self._changed:
             return DeliveryState(
                 name=self._addressee.name,
@@ -157,6 +159,7 @@ class RecipientQueue:
             )
 
     def _describe_problem(self) -> str:
+        """Return a sentence if messages to the recipient fail or hang; empty if they arrive."""
         began, failure = self._attempt_began, self._failure
         took_s = time.monotonic() - began if began else 0.0
         if took_s > self._addressee.timeout_s + GRACE_S:
@@ -171,6 +174,7 @@ class RecipientQueue:
         )
 
     def _run(self) -> None:
+        """Send queued notifications, with growing pauses after failures, until the thread must end."""
         delay_s = RETRY_MIN_S
         while (batch := self._next_batch()) is not None:
             if self._try_send(batch):
@@ -212,23 +216,24 @@ class RecipientQueue:
         return not failure
 
     def _pause(self, seconds: float) -> None:
+        """Wait for some seconds, or until the thread must end."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping, seconds)
 
 
 class Notifier:
-    """Delivery to all recipients."""
+    """Delivery of notifications to all recipients, with a queue and a thread for each."""
 
     def __init__(self, recipients: Sequence[AlarmRecipient], broker: str) -> None:
         self._outboxes = [RecipientQueue(addressee, broker) for addressee in recipients]
 
     def start(self) -> None:
-        """Start sending."""
+        """Start the threads that send the queued notifications."""
         for outbox in self._outboxes:
             outbox.start()
 
     def stop(self) -> None:
-        """Send what is queued, if that is quick; a message that hangs is abandoned."""
+        """Wait briefly until the threads have sent what is queued; a message that hangs is abandoned."""
         for outbox in self._outboxes:
             outbox.ask_to_stop()
         until = time.monotonic() + STOP_S

@@ -29,7 +29,7 @@ from venus.security.secrets import read_secret
 
 
 class WebhookChannel:
-    """Channel that sends a POST with JSON. No redirects, no proxies; only the status of the answer is read."""
+    """Channel that sends alarms as a POST with JSON, without redirects and proxies. Only the reply's status is read."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         parts = urlsplit(url)
@@ -83,7 +83,7 @@ class WebhookChannel:
 
 
 class TooSlow(OSError):
-    """The whole conversation took longer than its time limit."""
+    """The whole conversation with the server of a recipient took longer than its time limit."""
 
 
 @contextlib.contextmanager
@@ -94,14 +94,14 @@ def limit_time(seconds: float, sock: Callable[[], socket.socket | None]) -> Iter
     """
     over = threading.Event()
 
-    def end() -> None:
+    def end_conversation() -> None:
         over.set()
         found = sock()
         if found is not None:
             with contextlib.suppress(OSError):
                 found.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(seconds, end)
+    timer = threading.Timer(seconds, end_conversation)
     timer.daemon = True
     timer.start()
     try:
@@ -248,7 +248,7 @@ class AlarmChannel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmRecipient:
-    """A configured recipient."""
+    """A configured recipient of alarms: its channel, and patterns of the kinds of alarms that it gets."""
 
     name: str
     channel: AlarmChannel
@@ -258,14 +258,14 @@ class AlarmRecipient:
     timeout_s: float = 10.0
 
     def should_receive(self, notice: Notification) -> bool:
-        """Return whether it gets a notification. Only other recipients learn that it is unreachable."""
+        """Return whether this recipient gets a notification. Only others are notified that it is unreachable."""
         alarm = notice.alarm
         return self.should_receive_kind(alarm.rule) and not (
             alarm.rule == "alarm_unsent" and alarm.subject == self.name
         )
 
     def should_receive_kind(self, rule: str) -> bool:
-        """Return whether it gets this kind of alarm."""
+        """Return whether this recipient gets alarms of this kind."""
         return rule not in self.silent and any(fnmatchcase(rule, pattern) for pattern in self.patterns)
 
 
@@ -313,6 +313,7 @@ def _build_channel(name: str, found: RecipientSettings) -> AlarmChannel:
 
 
 def _read_secret_line(file: str, option: str) -> str:
+    """Return the first line of an option's file, which is the secret. Raises ConfigError."""
     line = read_secret(Path(file), option).decode(errors="replace").partition("\n")[0].strip()
     if not line:
         raise ConfigError(f"{option} {file} has no first line", hint="its first line is the secret")

@@ -1,4 +1,4 @@
-"""The broker without its sockets: its parts, and the order in which they start and stop.
+"""The broker without its network servers: creates its parts, and starts and stops them in order.
 
 Core makes no decisions. Producers, consumers, loaders and operators each use their own part of it.
 """
@@ -52,7 +52,10 @@ FIRST_STATE_AREA = 3
 
 
 class Core:
-    """The parts of a broker. Thread-safe: one thread writes the log and the queue, and a second one the full data."""
+    """All parts of a broker but its servers. Thread-safe.
+
+    One thread writes the log and the queue, a second one the full data.
+    """
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class Core:
                 self.snapshots.close(pin.snapshot_id)
 
     def stop(self) -> None:
-        """Finish what is queued and close everything."""
+        """Finish the submitted commands, stop the threads and close the store."""
         self.commits.submit(self.upkeep.finish)
         self.commits.stop()
         self.materialiser.stop()
@@ -127,6 +130,7 @@ class Core:
     # -- the parts, from the disk up ---------------------------------------------------------------------------
 
     def _open_store(self) -> None:
+        """Open the store, and create what all parts share: free space, body buffer and catalogue."""
         settings = self._settings
         make_private(self.data_dir)
         self.store = Store(self.data_dir / "db", cache_bytes=settings.cache_bytes, on_write=self._on_write)
@@ -137,6 +141,7 @@ class Core:
         )
 
     def _make_full_data(self) -> None:
+        """Create the parts that build, check and serve the full data."""
         self.scavenger = Scavenger(self.store, forget_below=self._forget_below, monotonic=self._monotonic)
         self.scrub = Scrub(self.store, businesses=self.catalogue.list_stored, clock_us=self.clock_us)
         self.materialiser = Materialiser(
@@ -170,6 +175,7 @@ class Core:
         )
 
     def _make_pipeline(self) -> None:
+        """Create the commit thread, its periodic upkeep, and the publisher of its results."""
         self.upkeep = Upkeep(
             self.store,
             self.buffer,
@@ -200,6 +206,7 @@ class Core:
         self.upkeep.wake = self.commits.wake
 
     def _make_interfaces(self) -> None:
+        """Create the parts that serve producers, consumers, loaders, mirrors and operators."""
         guard = guard_with(self._fail)
         groups = ConsumerGroups(
             submit=self.commits.submit,
@@ -237,6 +244,7 @@ class Core:
         )
 
     def _make_status(self) -> None:
+        """Create the builder of the broker's status."""
         self.status = StatusBuilder(
             settings=self._settings,
             catalogue=self.catalogue,
@@ -251,15 +259,16 @@ class Core:
         )
 
     def _knows_end(self, business: Business) -> bool:
-        """Return whether no reader of any broker can have read more than is visible here."""
+        """Return whether no consumer can have read beyond the offsets visible here, not even from another broker."""
         return self._shared.knows_end(business, self._steady())
 
     def _check_leads(self, business: Business) -> None:
-        """Raise NotLeader, with the leader, unless this broker leads the business."""
+        """Raise NotLeader, which names the leader, unless this broker leads the business."""
         if not self._shared.leads(business):
             self._shared.term(business)  # raises NotLeader, with the leader
 
     def _recover(self) -> None:
+        """Load and replay every business of the store, and check that the store is consistent."""
         found = recover(
             self.store,
             watermark=self._shared.watermark,
@@ -275,7 +284,7 @@ class Core:
         self.snapshots.load(self.store)
 
     def load_copy(self, number: int) -> Business:
-        """Load and check the business whose complete copy was written under this number.
+        """Load and check the business with this number, which was copied completely from another broker.
 
         The catalogue does not list it yet. Raises Corruption, StorageError.
         """
@@ -297,6 +306,7 @@ class Core:
     # -- callbacks between the parts ----------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
+        """Stop the broker permanently after an error in one of its parts."""
         self.commits.fail(error)
 
     def _record_pin(self, snapshot_id: str, content: bytes | None) -> Future[None]:
@@ -336,7 +346,7 @@ def replay_business(
     shared: bool = False,
     places: int = queue_index.TAIL_PLACES,
 ) -> None:
-    """Bring a business from its record to the end of its log, with the newest `places` of its queue in memory."""
+    """Replay a business's log on top of its stored record; load the newest `places` batches of its queue."""
     business.log.find_end(store)
     business.log.committed = watermark(business)
     entries = 0
@@ -360,10 +370,10 @@ def replay_business(
 
 
 def remove_unfinished(store: Store) -> None:
-    """Remove the state of unfinished copies, because it would make them look like businesses.
+    """Remove the state of businesses that are only partly copied; otherwise they would look complete.
 
-    Their other data stays, and their markers record that the state must be copied again. A copy whose marker does not
-    record its progress is removed completely.
+    Their log, queue and rows stay, and their markers record that the state must be copied again. A copy whose marker
+    does not record its progress is removed completely.
     """
     batch = store.batch()
     for key, value in store.scan_prefix(keys.STATE, keys.INSTALLING):

@@ -61,7 +61,7 @@ def format_delay(seconds: float) -> str:
 
 
 def recipients_of(found: dict[str, object]) -> list[str]:
-    """Return the recipients of a listed rule."""
+    """Return the names of the recipients that get a kind of alarm, from its entry in the list."""
     names = found["to"]
     return [str(name) for name in names] if isinstance(names, list) else []
 

@@ -1,6 +1,6 @@
 """The list of commands, in the groups of `venus --help`, and the run of one command line with its audit record.
 
-Operators' commands that act on databases leave a line in an audit log; the broker records its own.
+Operators' commands that act on databases leave a line in an audit log. The broker audits requests itself.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ def user_name() -> str:
 
 
 def _audit_path(invocation: Invocation) -> Path:
+    """Return the path of the audit log: [security] audit_file, or else a file in the user's state folder."""
     if invocation.audit_file:
         return Path(invocation.audit_file)
     return state_folder() / NAME
@@ -210,6 +211,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str], invocation: Invocation) -> int:
+    """Run a command line, print the error that it raises, and return its exit code."""
     try:
         outcome = app(
             args=arguments, prog_name="venus", standalone_mode=False, obj=invocation, terminal_width=help_width()

@@ -137,6 +137,7 @@ def assess_fleet(run: Invocation, file: Path, *, count_rows: bool, watch_s: floa
 
 
 def _fleet_row(name: str, found: Assessment) -> tuple[object, ...]:
+    """Return the line about one assessed database in the table of the fleet."""
     from venus.adapters.assess.html import verdict
 
     sizes = [t.size.data_bytes for t in found.tables]
@@ -170,7 +171,7 @@ def read_fleet(file: Path) -> list[tuple[str, str]]:
 
 
 def write_script(found: Assessment, file: Path) -> None:
-    """Write the statements to a file, replacing it."""
+    """Write the SQL that fixes blocking findings to a file, replacing it."""
     try:
         file.write_text(found.script or "-- nothing blocks\n", encoding="utf-8")
     except OSError as error:
@@ -178,7 +179,7 @@ def write_script(found: Assessment, file: Path) -> None:
 
 
 def format_report(found: Assessment) -> list[RenderableType]:
-    """Format the report for a terminal."""
+    """Format an assessment for the terminal: tables, objects, forecast and verdict."""
     from venus.adapters.assess.html import verdict
     from venus.adapters.assess.report import format_way_back
 
@@ -206,7 +207,7 @@ def format_report(found: Assessment) -> list[RenderableType]:
 
 
 def format_masks(found: Assessment) -> list[str]:
-    """Format the suggested rules as a section of the configuration."""
+    """Format the suggested masking rules as a section of the configuration."""
     if not found.masks:
         return ["", "no column's name looks personal"]
     return [
@@ -218,6 +219,7 @@ def format_masks(found: Assessment) -> list[str]:
 
 
 def _table_row(t: AssessedTable) -> tuple[object, ...]:
+    """Return the line about one assessed table in the report."""
     f, size = t.forecast, t.size
     return (
         size.qualified_name,
@@ -250,6 +252,7 @@ def _format_advice(found: Assessment) -> list[str]:
 
 
 def _format_not_carried_objects(found: Assessment) -> list[str]:
+    """Format the objects that VENUS does not carry over, such as views, by kind."""
     kinds = dict(found.kinds)
     lines = [f"not carried: {count_phrase(len(names), kind)} ({_join_names(names)})" for kind, names in kinds.items()]
     if found.numberings:
@@ -260,4 +263,5 @@ def _format_not_carried_objects(found: Assessment) -> list[str]:
 
 
 def _join_names(names: list[str]) -> str:
+    """Join names with commas; all but the first few become `...`."""
     return ", ".join(names[:NAMES_MAX]) + (" ..." if len(names) > NAMES_MAX else "")

@@ -49,6 +49,7 @@ def broker(
     data_dir = settings.broker.data_dir.resolve()
 
     def announce_ready(addresses: Addresses) -> None:
+        """Write the event that the broker is ready, with its addresses."""
         page = f", status page {addresses.page}" if addresses.http else ""
         document = {
             "event": "ready",
@@ -67,7 +68,7 @@ def broker(
 
 
 def _check_data_dir(run: Invocation) -> int:
-    """Read a whole data directory; report a line for each check."""
+    """Check a whole data directory for damage; print a line for each check."""
     from venus.broker.snapshot import offline
 
     data_dir = run.settings.broker.data_dir.resolve()

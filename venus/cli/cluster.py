@@ -153,6 +153,7 @@ Roles = Mapping[str, tuple[int, int]]
 
 
 def _broker_document(broker: LiveBroker, roles: Roles) -> dict[str, Any]:
+    """Return the JSON object of a broker in `venus cluster status --json`."""
     leads, follows = roles.get(broker.member.broker, (0, 0))
     return {
         "broker": broker.member.broker,
@@ -171,6 +172,7 @@ def _broker_document(broker: LiveBroker, roles: Roles) -> dict[str, Any]:
 
 
 def _business_document(found: Leadership) -> dict[str, Any]:
+    """Return the JSON object of a business in `venus cluster status --json`."""
     return {
         "business": found.business,
         "leader": None if found.leader is None else found.leader.broker,
@@ -201,7 +203,7 @@ def loss_document(window: LossWindow) -> dict[str, Any]:
 
 
 def format_installation(broker: str, found: InstallationProgress) -> str:
-    """Describe the progress of an installation."""
+    """Describe the progress of a broker that copies the data of a business from its leader."""
     from venus.text.formatting import format_bytes, format_duration
 
     expected = f" of about {found.records_expected:,}" if found.records_expected else ""
@@ -213,6 +215,7 @@ def format_installation(broker: str, found: InstallationProgress) -> str:
 
 
 def _broker_row(broker: LiveBroker, roles: Roles) -> tuple[object, ...]:
+    """Return the line about a broker in the output of `venus cluster status`."""
     state = "draining" if broker.draining else "alive"
     if broker.unhealthy:
         state += f", not healthy: {broker.unhealthy}"
@@ -224,6 +227,7 @@ def _broker_row(broker: LiveBroker, roles: Roles) -> tuple[object, ...]:
 
 
 def _business_row(found: Leadership) -> tuple[object, ...]:
+    """Return the line about a business in the output of `venus cluster status`."""
     in_sync = ", ".join(sorted(member.broker for member in found.in_sync))
     return (
         found.business,
@@ -280,6 +284,7 @@ def topology(
 
 
 def _set_document(one: SetView) -> dict[str, Any]:
+    """Return the JSON object of a broker set in `venus cluster topology --json`."""
     return {
         "set": one.set.name,
         "asked": one.asked,
@@ -298,6 +303,7 @@ def _set_document(one: SetView) -> dict[str, Any]:
 
 
 def _hop_document(hop: Hop) -> dict[str, Any]:
+    """Return the JSON object of a business at a broker set: its offset, lag and state there."""
     return {
         "business": hop.business,
         "offset": hop.offset,

@@ -40,7 +40,7 @@ Make = Callable[["Leadership", Collection["LiveBroker"]], "Leadership"]
 
 
 def read_record(coordinator: EtcdCoordinator, name: str) -> Leadership:
-    """Read the record of a business. Raises ConfigError, which suggests a similar name."""
+    """Read the record of a business. Raises ConfigError for an unknown name, and suggests a similar one."""
     found = coordinator.read(name)
     if found is None:
         known = [one.business for one in coordinator.leaderships()]
@@ -144,6 +144,7 @@ def move(
 
 
 def _move_leader(run: Invocation, coordinator: EtcdCoordinator, name: str, broker: str, seconds: float) -> int:
+    """Make a broker the leader of a business, and print the new record."""
     before = read_record(coordinator, name)
     took = _hand_over(run, coordinator, name, broker, seconds)
     after = read_record(coordinator, name)
@@ -163,6 +164,7 @@ def _hand_over(
     change_record(coordinator, name, lambda known, living: operator_changes.request_leader(known, broker, living))
 
     def find_reason() -> list[str]:
+        """Return the reason to wait until the broker leads. Raises Unavailable if the hand-over was given up."""
         known = read_record(coordinator, name)
         led_by = known.leader.broker if known.leader is not None else "no broker"
         if led_by != broker and not known.successor:
@@ -212,6 +214,7 @@ def balance(
 
 
 def _answer_moves(run: Invocation, done: list[dict[str, Any]]) -> None:
+    """Print which businesses were handed over, or that the cluster was balanced already."""
     line = f"{count_phrase(len(done), 'business', 'businesses')} handed over" if done else BALANCED
     run.out.answer({"moves": done}, line)
 
@@ -234,12 +237,13 @@ def _hand_over_one_by_one(run: Invocation, coordinator: EtcdCoordinator, seconds
 
 
 def _find_balance_obstacles(coordinator: EtcdCoordinator) -> list[str]:
+    """Return the reason why no hand-over may begin now; empty if one may."""
     obstacle = _plan_balance(coordinator)[1]
     return [obstacle] if obstacle else []
 
 
 def _plan_balance(coordinator: EtcdCoordinator) -> tuple[list[Move], str]:
-    """Return the hand-overs that balance the cluster, and why none may begin now; empty if one may."""
+    """Return the hand-overs that balance the cluster, and the reason why none may begin now, if there is one."""
     from venus.replication.leaders import find_obstacle, plan_moves
 
     records, live = coordinator.leaderships(), {broker.member: broker for broker in coordinator.brokers()}
@@ -249,11 +253,13 @@ def _plan_balance(coordinator: EtcdCoordinator) -> tuple[list[Move], str]:
 def _move_replica(
     run: Invocation, coordinator: EtcdCoordinator, name: str, source: str, target: str, seconds: float
 ) -> int:
+    """Move a replica of a business to another broker, wait until that is done, and print the new record."""
     from venus.coordination import operator_changes
 
     change_record(coordinator, name, lambda known, living: operator_changes.move_replica(known, source, target, living))
 
     def find_reason() -> list[str]:
+        """Return the reasons to wait until the replica has moved."""
         known = read_record(coordinator, name)
         if source not in known.replicas and known.leader is not None and known.leader.broker != source:
             return []
@@ -278,7 +284,7 @@ def drain(
 ) -> int:
     """Take a broker out of service: others lead what it leads, and get copies of what it has.
 
-    Its replicas are copied to brokers that are free, if there are any; else they stay, and follow again when it is
+    Its replicas are copied to free brokers. Without a free broker they stay, and follow again when the broker is
     back. Nothing new is placed on it until --undo. A short restart does not need this: stop it and start it again.
     """
     from venus.coordination import operator_changes
@@ -301,6 +307,7 @@ def drain(
 
 
 def _find_drain_obstacles(coordinator: EtcdCoordinator, broker: str) -> list[str]:
+    """Return the reasons why a broker is not drained yet."""
     from venus.coordination import operator_changes
 
     living, waiting = coordinator.brokers(), []
@@ -312,6 +319,7 @@ def _find_drain_obstacles(coordinator: EtcdCoordinator, broker: str) -> list[str
 
 
 def _undo_drain(run: Invocation, coordinator: EtcdCoordinator, broker: str) -> int:
+    """Let a drained broker accept replicas again."""
     from venus.coordination import operator_changes
 
     coordinator.drain(broker, draining=False)
@@ -357,13 +365,14 @@ def add(
 
 
 def _add_replica(known: Leadership, living: Any, *, broker: str, wanted: int) -> Leadership:
-    """Return the record of a business with a replica at this broker."""
+    """Return the record of a business after a replica was added at this broker."""
     from venus.coordination import operator_changes
 
     return operator_changes.add_replica(known, broker, living, wanted)
 
 
 def _find_late_replicas(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[str]:
+    """Return a sentence for each business whose replica at this broker is not in sync yet."""
     found = [read_record(coordinator, name) for name in names]
     late = [known.business for known in found if broker not in {member.broker for member in known.in_sync}]
     return [f"broker {broker} is not in sync for {name} yet" for name in late]
@@ -410,13 +419,14 @@ def remove(
 
 
 def _remove_replica(known: Leadership, living: Any, *, broker: str, fewer: bool) -> Leadership:
-    """Return the record of a business without a replica at this broker."""
+    """Return the record of a business after its replica at this broker was removed."""
     from venus.coordination import operator_changes
 
     return operator_changes.remove_replica(known, broker, living, fewer=fewer)
 
 
 def _find_remaining_replicas(coordinator: EtcdCoordinator, names: list[str], broker: str) -> list[str]:
+    """Return a sentence for each business in whose in-sync set the removed broker still is."""
     waiting = []
     for name in names:
         known = coordinator.read(name)

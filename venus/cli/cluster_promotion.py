@@ -106,6 +106,7 @@ def promote(
 
 
 def _promote_business(admin: AdminClient, name: str, *, force: bool) -> Promoted:
+    """Make the set of the broker the home of a business."""
     return admin.promote(name, only_look=False, force=force)
 
 
@@ -131,6 +132,7 @@ def _choose_businesses(status: BrokerStatus, chosen: list[str] | None) -> list[s
 
 
 def _describe_promotion(found: Promoted, now_us: int) -> str:
+    """Return a sentence on what the promotion of a business would do."""
     newest = ""
     if found.last_committed_at_us:
         newest = f", the newest of {format_duration(max(0, now_us - found.last_committed_at_us) / 1e6)} ago"
@@ -141,6 +143,7 @@ def _describe_promotion(found: Promoted, now_us: int) -> str:
 
 
 def _promotion_document(found: Promoted) -> dict[str, Any]:
+    """Return the JSON object of a promotion."""
     return {
         "business": found.business,
         "set": found.set,
@@ -211,6 +214,7 @@ def _accept_without_cluster(run: Invocation, business: str, confirm: str, promot
 
 
 def _missing_confirmation(business: str, losses: list[str]) -> Refused:
+    """Return the error for a missing --confirm, which lists what may be lost."""
     return Refused(
         f"{business} may have lost {'; '.join(losses)}",
         hint=f"`venus verify --repair` brings it back; if the source is lost permanently: --confirm {business}",
@@ -218,7 +222,7 @@ def _missing_confirmation(business: str, losses: list[str]) -> Refused:
 
 
 def _read_promotion_windows(settings: Settings, business: str) -> list[Window]:
-    """Read the windows of promotions from the brokers; none if no broker of the cluster answers."""
+    """Read the loss windows of promotions from the brokers; none if no broker of the cluster answers."""
     from venus.rpc.address import broker_address
     from venus.rpc.admin import AdminClient
 
@@ -236,6 +240,7 @@ def _read_promotion_windows(settings: Settings, business: str) -> list[Window]:
 
 
 def _send_acceptance(settings: Settings, business: str, promotions: list[Window]) -> None:
+    """Accept the possible losses of these promotions at the broker."""
     from venus.rpc.address import broker_address
     from venus.rpc.admin import AdminClient
 
@@ -245,6 +250,7 @@ def _send_acceptance(settings: Settings, business: str, promotions: list[Window]
 
 
 def _promotion_lines(windows: list[Window]) -> list[str]:
+    """Format the loss window of each promotion."""
     found = []
     for window in windows:
         end = f"to {window.end_offset - 1}" if window.HasField("end_offset") else "on"
@@ -253,11 +259,13 @@ def _promotion_lines(windows: list[Window]) -> list[str]:
 
 
 def _election_lines(known: Leadership) -> list[str]:
+    """Format the loss window of each unclean election."""
     windows = {window.term: window for window in known.losses}
     return [f"{_format_window(windows.get(term))} (unclean election of term {term})" for term in known.unclean_terms]
 
 
 def _format_window(window: LossWindow | None) -> str:
+    """Format a loss window; None = its offsets are not known."""
     return UNKNOWN if window is None else str(window)
 
 

@@ -232,7 +232,7 @@ def print_result(
     outcome: CutoverOutcome,
     base: Path,
 ) -> int:
-    """Write the certificate, and print the next steps."""
+    """Write the certificate to its files, and print it with the next steps; return the exit code."""
     import json
 
     from venus.adapters.cutover.certificate import to_text
@@ -267,7 +267,7 @@ def print_result(
 
 
 def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
-    """Return the next steps of the operator."""
+    """Return the operator's next steps after a cut-over without a way back, as lines of output."""
     from venus.text.formatting import mask_url
 
     url = mask_url(settings.targets[target].url.get_secret_value())
@@ -283,7 +283,7 @@ def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
 
 
 def steps_with_way_back(settings: Settings, target: str, other: str, *, already: bool) -> list[str]:
-    """Return the next steps of the operator after a switch that has a way back."""
+    """Return the operator's next steps after a switch that has a way back, as lines of output."""
     from venus.adapters.targets.switching import switch_command
     from venus.text.formatting import mask_url
 
@@ -298,7 +298,7 @@ def steps_with_way_back(settings: Settings, target: str, other: str, *, already:
 
 
 def undo_cutover(run: Invocation, settings: Settings, target: str) -> int:
-    """Undo a cut-over."""
+    """Undo a cut-over: VENUS applies the source's changes to the target again."""
     with run.out.progress("taking back") as steps:
         from venus.adapters.cutover.run import undo_target_cutover
 

@@ -105,7 +105,7 @@ def find_url_place(message: str, invocation: Invocation) -> str:
 
 
 def find_option_place(key: str, invocation: Invocation) -> str:
-    """Return `venus.toml:3: source.url: `, or the variable of the environment that overrides the file."""
+    """Return where an option is set: `venus.toml:3: source.url: `, or the environment variable that overrides it."""
     from venus.config.settings import find_variable
 
     if variable := find_variable(key.split(".")):
@@ -151,12 +151,13 @@ def write_report(error: BaseException, invocation: Invocation) -> Path:
         except OSError:
             continue
         if folder == state:  # the temporary folder belongs to all users
-            _remove_old(state)
+            _remove_old_reports(state)
         return folder / name
     return Path("(nowhere: no folder is writable)")
 
 
-def _remove_old(state: Path) -> None:
+def _remove_old_reports(state: Path) -> None:
+    """Remove all but the newest reports of unexpected failures."""
     for old in sorted(state.glob("failure-*.log"))[:-REPORTS_KEPT]:
         with suppress(OSError):
             old.unlink()

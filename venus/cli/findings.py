@@ -71,7 +71,7 @@ def format_value(value: str | bytes | None) -> str:
 
 
 def verdict_word(result: VerifyResult, repaired: RepairResult | None, code: int) -> str:
-    """Return the exit code as a word; after a repair, the word describes the state after it."""
+    """Return the verdict as a word; after a repair, the word describes the repaired state."""
     if code == 0 and repaired is not None and result.differences:
         return "repaired"
     return "undecided" if code == 3 else result.verdict.name.lower()
@@ -94,7 +94,7 @@ def verdict_line(result: VerifyResult, word: str) -> str:
 
 
 def document(result: VerifyResult, repaired: RepairResult | None, code: int) -> dict[str, Any]:
-    """Return the complete JSON document."""
+    """Return the whole result of a comparison as a JSON document."""
     found = {
         "format": FORMAT,
         "verdict": verdict_word(result, repaired, code),
@@ -125,6 +125,7 @@ def document(result: VerifyResult, repaired: RepairResult | None, code: int) -> 
 
 
 def _table_document(t: TableResult) -> dict[str, Any]:
+    """Return the JSON object of one compared table."""
     return {
         "table": t.table,
         "compared": t.leg,
@@ -142,6 +143,7 @@ def _table_document(t: TableResult) -> dict[str, Any]:
 
 
 def _finding_document(d: RowDifference) -> dict[str, Any]:
+    """Return the JSON object of one row that differs."""
     return {
         "table": d.table,
         "key": d.key,

@@ -30,7 +30,7 @@ YesOption = Annotated[
 
 
 def read_business(run: Invocation) -> BusinessStatus:
-    """Read the status of the configured business; an unknown business has no half message."""
+    """Read the status of the configured business; of an unknown one, return an empty status."""
     return read_business_at(run)[0]
 
 
@@ -111,7 +111,7 @@ def rollback(
 
 
 def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
-    """Send the operator's verdict. The broker refuses it while a producer that can answer is connected."""
+    """Send the verdict on half messages. The broker refuses it while a producer that can answer is connected."""
     from venus.errors import Refused
     from venus.rpc.address import PRODUCER, broker_address
     from venus.rpc.admin import AdminClient

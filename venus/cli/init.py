@@ -37,7 +37,7 @@ FILE = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedDatabase:
-    """The source or the target, as checked."""
+    """The source or the target of a new configuration, with the findings about it."""
 
     option: str
     #: The URL without its password.
@@ -123,7 +123,7 @@ def check_target(settings: Settings) -> CheckedDatabase:
 
 
 def build_database(option: str, url: str, kind: str, findings: tuple[Finding, ...]) -> CheckedDatabase:
-    """Build a database without the password of its URL."""
+    """Return a checked database with its URL, from which the password is removed."""
     bare = without_password(url)
     variable = "" if bare == url else f"VENUS_{option.replace('.', '__').upper()}"
     return CheckedDatabase(option=option, url=bare, variable=variable, kind=kind, findings=findings)
@@ -143,12 +143,12 @@ def without_password(url: str) -> str:
 
 
 def build_text(source: CheckedDatabase, target: CheckedDatabase) -> str:
-    """Return the text of the file."""
+    """Return the text of the new configuration file."""
     return FILE.format(source=url_option(source), goal=url_option(target), target=TARGET)
 
 
 def url_option(database: CheckedDatabase) -> str:
-    """Return the line with the URL, and a comment on the source of its password."""
+    """Return the line `url = ...` of a database, below a comment on where to set its password."""
     line = f"url = {json.dumps(database.url, ensure_ascii=False)}"
     if not database.variable:
         return line
@@ -156,7 +156,7 @@ def url_option(database: CheckedDatabase) -> str:
 
 
 def write_configuration(file: Path, text: str) -> None:
-    """Write the file. Raises ConfigError if it now exists."""
+    """Write the configuration file. Raises ConfigError if the file exists by now."""
     try:
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as opened:
             opened.write(text)

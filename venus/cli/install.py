@@ -45,7 +45,7 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallReport:
-    """Result of an installation."""
+    """Result of an installation of triggers."""
 
     created: tuple[InstallStep, ...]
     #: How many objects existed before.
@@ -108,7 +108,7 @@ def open_configured_source(settings: Settings, type_map: list[str] | None = None
 
 
 def _parse_type_map(asked: str) -> tuple[str, str]:
-    """Split a value of --type-map."""
+    """Split a value of --type-map, TABLE.COLUMN=TYPE or SOURCE_TYPE=TYPE, at its last equals sign."""
     name, _, to = asked.rpartition("=")
     is_type = "." not in name  # all columns of a type: RAW(16)
     if not to.strip() or not (is_type or all(name.strip().rpartition(".")[::2])):
@@ -151,7 +151,7 @@ def check(
 
 
 def check_both_ends(settings: Settings, type_map: list[str] | None = None, *, with_targets: bool = True) -> CheckReport:
-    """Check the source, and every target for its tables. Reads only."""
+    """Check the source, and check every target for the source's tables. Reads only."""
     with open_configured_source(settings, type_map) as source:
         check_patterns(settings, source)
         schemas = source.dictionary.read_tables(settings.source.tables, settings.source.exclude)
@@ -239,7 +239,7 @@ def install_triggers(
 def install_chosen_tables(
     source: Source, settings: Settings, refused: Mapping[str, str], *, adopt: bool = False
 ) -> InstallReport:
-    """Install the triggers of all tables but those refused; with `adopt`, after a DBA ran the script."""
+    """Install the triggers of all tables that are not refused; `adopt`: a DBA has run the script already."""
     include, exclude = choose_tables(settings, refused)
     steps = run_installation(source, include, exclude, adopt=adopt)
     created = tuple(step for step in steps if not step.exists)
@@ -252,7 +252,7 @@ def install_chosen_tables(
 
 
 def choose_tables(settings: Settings, refused: Collection[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the patterns that include tables, and those that exclude them."""
+    """Return the patterns of the tables to install, and those of the tables to exclude, the refused ones too."""
     from venus.adapters.dialects.column_choice import exact_pattern
 
     return settings.source.tables, (*settings.source.exclude, *map(exact_pattern, refused))
@@ -333,7 +333,7 @@ def find_tables_without_capture(source: Source, settings: Settings) -> list[Find
 
 
 def format_per_table(sign: str, steps: Iterable[InstallStep]) -> list[str]:
-    """Format the steps, with one line for each table; one for each statement would be too many."""
+    """Format the steps of an installation, one line for each table."""
     made: dict[str, dict[str, None]] = {}
     for step in steps:
         made.setdefault(step.table, {})[step.what] = None
@@ -343,7 +343,7 @@ def format_per_table(sign: str, steps: Iterable[InstallStep]) -> list[str]:
 def run_installation(
     source: Source, include: Sequence[str], exclude: Sequence[str], *, adopt: bool
 ) -> list[InstallStep]:
-    """Install, or finish what a DBA's script has installed. Raises Diverged before any change if this is a copy."""
+    """Install triggers, or complete a DBA's script. Raises Diverged, before any change, if the source is a copy."""
     from venus.adapters.dialects import registry
     from venus.adapters.dialects.registry_rules import confirm_identity
 
@@ -380,7 +380,7 @@ def find_refused_tables(source: Source, settings: Settings, *, but: str = "") ->
 
 
 def refuse_blocking_findings(findings: list[Finding]) -> None:
-    """Raise Refused for an installation that would be incomplete."""
+    """Raise Refused if a finding blocks the installation; the message has the first one."""
     blocked = [f for f in findings if f.blocks]
     if blocked:
         first, more = blocked[0], len(blocked) - 1
@@ -409,7 +409,7 @@ def check_patterns(settings: Settings, source: Source) -> None:
 
 
 def build_key_script(findings: Sequence[Finding], *, transactional: bool) -> str:
-    """Build the script: one transaction for each table, if the database has transactional DDL."""
+    """Build the script that adds missing keys: a transaction for each table if DDL is transactional."""
     offered = [f for f in findings if f.script]
     tables = count_phrase(len(offered), "table")
     parts = [f"-- keys for {tables}, by `venus check --key-script`; each is locked and rewritten in turn"]

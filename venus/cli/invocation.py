@@ -181,7 +181,7 @@ def start_logging(level: int, log_format: str, role: str, redact: Redact) -> Non
 
 
 def error_line(role: str, message: str, fields: dict[str, object]) -> str:
-    """Format an error, already redacted, as a line for machines."""
+    """Format an error, already redacted, as a log line in JSON."""
     record = logging.makeLogRecord(
         {"name": "venus", "levelname": "ERROR", "levelno": logging.ERROR, "msg": message} | fields
     )
@@ -200,7 +200,7 @@ TargetOption = Annotated[
 
 @dataclass(slots=False, kw_only=True)
 class Invocation:
-    """The options of a command, shared by everything that it starts."""
+    """One run of a command: its options, configuration, output and log."""
 
     config: Path | None = None
     json: bool = False
@@ -262,7 +262,7 @@ class Invocation:
         return directed_settings(self.settings)
 
     def forget_direction(self) -> None:
-        """Forget the present direction, so that the next use reads it again."""
+        """Forget in which direction changes flow, so that the next use reads that again."""
         self.__dict__.pop("directed_settings", None)
 
     @property

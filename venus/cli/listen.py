@@ -48,7 +48,7 @@ def listen(
     if group.startswith(f"{business}/"):
         raise ConfigError(f"group {group!r} is that of a target", hint="choose a name without a slash")
     with Broker(address, business, "venus listen") as broker:
-        changes = broker.changes(table, where=where, columns=columns or (), start=_start_of(start), group=group)
+        changes = broker.changes(table, where=where, columns=columns or (), start=_parse_start(start), group=group)
         try:
             _print_changes(run, changes)
         except KeyboardInterrupt:
@@ -58,13 +58,15 @@ def listen(
     return 0
 
 
-def _start_of(text: str) -> Start | ChangePosition:
+def _parse_start(text: str) -> Start | ChangePosition:
+    """Return where a subscription starts: a keyword of --from unchanged, or the position that the text states."""
     from venus.client import ChangePosition
 
     return text if text in (NOW, ROWS) else ChangePosition.parse(text)  # type: ignore[return-value]
 
 
 def _print_changes(run: Invocation, changes: Changes) -> None:
+    """Print changes as they arrive, and acknowledge each batch after it is printed."""
     while True:
         batch = changes.poll(_WAIT_S)
         if batch is None:

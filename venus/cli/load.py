@@ -54,7 +54,7 @@ def show_ddl(run: Invocation, target: Target) -> int:
 
 
 def build_ddl(settings: Settings, target: Target) -> TargetDdl:
-    """Return the DDL of all tables for the target, and the objects that it does not get."""
+    """Return the DDL of all tables for the target, and the source's objects that the target does not get."""
     return target.build_ddl(*read_schemas(settings))
 
 
@@ -79,7 +79,7 @@ def read_schemas(settings: Settings) -> tuple[list[TableSchema], list[Numbering]
 
 
 def read_schemas_at_broker(settings: Settings) -> list[TableSchema]:
-    """Read the table versions of the full data; the snapshot is closed at once."""
+    """Read the newest version of each table in the broker's full data, from a snapshot that is closed at once."""
     from venus.codec.schema import from_wire
     from venus.rpc.address import broker_address
     from venus.rpc.snapshots import SnapshotClient
@@ -140,7 +140,7 @@ class Steps(Protocol):
 
 
 class LoadOutput(Protocol):
-    """Receiver of the reports of a load."""
+    """Receiver of a load's remarks and progress."""
 
     def say(self, line: str) -> None:
         """Receive a remark."""
@@ -205,7 +205,7 @@ class TablesOutOfCapture:
 
     @property
     def lines(self) -> list[str]:
-        """The lines for the output."""
+        """A line of output for each table without capture."""
         return [
             *(f"! {name} is not captured any more: its last captured state is loaded" for name in self.released),
             *(f"! not loaded: {uncaptured_problem(table.name, table.obstacle)}" for table in self.uncaptured),
@@ -298,6 +298,7 @@ def run_first_fill(settings: Settings, steps: Steps, overlap: OverlappedLoad | N
     from venus.adapters.upper.capture import run_capture_fill
 
     def report(found: Any) -> None:
+        """Show the progress of the fill, and start the load if it is due."""
         for fill in found.fills:
             steps.update(fill.table, fill.rows_done, fill.rows_estimate)
         start_load_if_due(overlap, found.fills, steps)
@@ -306,7 +307,7 @@ def run_first_fill(settings: Settings, steps: Steps, overlap: OverlappedLoad | N
 
 
 def start_load_if_due(overlap: OverlappedLoad | None, tables: Iterable[TableRead], steps: Steps) -> None:
-    """Start the load in parallel with the read if it is due, and show its progress."""
+    """Start the load beside the first read if it is due, and show its progress."""
     if overlap is not None:
         overlap.start_if_due(tables)
         if overlap.progress.rows:

@@ -64,7 +64,7 @@ class LoopThread:
 
 
 class ThreadSupervisor:
-    """Supervisor that starts loops, passes on their events, restarts them and finally stops them."""
+    """Supervisor that starts loops in threads, passes on their events, restarts them and finally stops them."""
 
     def __init__(
         self,
@@ -86,6 +86,7 @@ class ThreadSupervisor:
         """
 
         def on_signal(number: int, _frame: object) -> None:
+            """Stop the loops at the first signal; end the process at a second one that is not SIGHUP."""
             if signalled.is_set() and number != signal.SIGHUP:
                 end_now(128 + number)
             signalled.set()
@@ -106,7 +107,7 @@ class ThreadSupervisor:
             loop.thread.start()
         try:
             while not self._stop.is_set() and not self._is_over():
-                self._pass_on(REMIND_S)
+                self._write_next_event(REMIND_S)
                 self._remind()
         finally:
             self._stop.set()
@@ -114,10 +115,11 @@ class ThreadSupervisor:
         return max((loop.code or 0 for loop in self._loops), default=0)
 
     def _is_over(self) -> bool:
+        """Return whether all loops stay down, or one stays down that ends the others."""
         return all(loop.code is not None for loop in self._loops) or any(map(ends_all, self._loops))
 
-    def _pass_on(self, timeout_s: float) -> None:
-        """Write the next event, if one arrives in time."""
+    def _write_next_event(self, timeout_s: float) -> None:
+        """Write the next event of a loop, if one arrives in time."""
         try:
             found = self._events.get(timeout=timeout_s)
         except queue.Empty:
@@ -131,7 +133,7 @@ class ThreadSupervisor:
         for loop in self._loops:
             if loop.code is not None and now >= loop.reported_at + REMIND_S:
                 loop.reported_at = now
-                self._write(loop.name, {"event": "stays down", "code": loop.code, **_outcome(loop)})
+                self._write(loop.name, {"event": "stays down", "code": loop.code, **_error_fields(loop)})
 
     def _wait_for_end(self) -> None:
         """Wait until the loops have stopped. A loop that is too late is abandoned: its positions are durable."""
@@ -141,9 +143,9 @@ class ThreadSupervisor:
                 late = [loop.name for loop in self._loops if loop.thread is not None and loop.thread.is_alive()]
                 logger.warning("%s: did not stop within %.0f s", ", ".join(late), STOP_TIMEOUT_S)
                 return
-            self._pass_on(STOP_LOOK_S)
+            self._write_next_event(STOP_LOOK_S)
         while not self._events.empty():
-            self._pass_on(STOP_LOOK_S)
+            self._write_next_event(STOP_LOOK_S)
 
     # -- in the loop's thread --------------------------------------------------------------------------------------
 
@@ -161,6 +163,7 @@ class ThreadSupervisor:
         self._events.put((loop.name, found))
 
     def _run_loop(self, loop: LoopThread) -> None:
+        """Run a loop; restart it after failures until it ends or has to stay down."""
         restarts = 0
         while True:
             began = time.monotonic()
@@ -171,15 +174,15 @@ class ThreadSupervisor:
             delay_s = restart_delay_s(code, loop.error.get("kind", ""), restarts)
             if delay_s is None:
                 loop.code, loop.reported_at = code, time.monotonic()
-                self._emit(loop, {"event": "stays down", "code": code, **_outcome(loop)})
+                self._emit(loop, {"event": "stays down", "code": code, **_error_fields(loop)})
                 return
             restarts += 1
-            self._emit(loop, {"event": "restarts", "in_s": delay_s, "code": code, **_outcome(loop)})
+            self._emit(loop, {"event": "restarts", "in_s": delay_s, "code": code, **_error_fields(loop)})
             self._stop.wait(delay_s)
         self._emit(loop, {"event": "stopped"})
 
     def _run_once(self, loop: LoopThread) -> int | None:
-        """Run a loop; return its exit code if it has failed."""
+        """Run a loop once; return its exit code if it has failed, else None."""
         loop.error = {}
         try:
             loop.body(lambda found: self._emit(loop, found))
@@ -190,7 +193,8 @@ class ThreadSupervisor:
         return None
 
 
-def _outcome(loop: LoopThread) -> dict[str, str]:
+def _error_fields(loop: LoopThread) -> dict[str, str]:
+    """Return the error and the hint with which a loop has ended, as fields of an event."""
     return {"error": loop.error.get("message", ""), "hint": loop.error.get("hint", "")}
 
 
@@ -225,7 +229,7 @@ class LoadStopped(Exception):
 
 
 class TargetLoop:
-    """Loop of one target."""
+    """Loop of one target: it loads the target if needed, then applies changes."""
 
     def __init__(
         self,
@@ -246,12 +250,14 @@ class TargetLoop:
         from venus.cli.sync import run_reported
 
         def body(report: Callable[[Any], None]) -> None:
-            serve = lambda: self._serve(report, emit)  # noqa: E731
+            """Load and apply, as long as changes flow to this target."""
+            serve = lambda: self._load_and_follow(report, emit)  # noqa: E731
             self._guard.run_apply(serve, self._name, self._stop, watched=False)
 
         run_reported(body, self._stop, emit, emit)
 
-    def _serve(self, report: Callable[[Any], None], emit: Emit) -> None:
+    def _load_and_follow(self, report: Callable[[Any], None], emit: Emit) -> None:
+        """Load the target if it was never loaded, then apply changes until the stop."""
         from venus.adapters.targets.registry import open_target
 
         target = open_target(self._settings, self._name)
@@ -266,6 +272,7 @@ class TargetLoop:
             return
 
         def on_report(found: Any) -> None:
+            """Pass a report on, after the event `following` if it is the first one without an error."""
             if not self._is_following and not found.error:
                 self._is_following = True
                 emit({"event": "following"})
@@ -276,6 +283,7 @@ class TargetLoop:
     # -- the first load ----------------------------------------------------------------------------------------------
 
     def _load(self, target: Target, emit: Emit) -> None:
+        """Load the target, if possible during the first fill, and emit events about that."""
         from venus.cli.load import choose_engine
         from venus.cli.overlap import OverlappedLoad, can_overlap, find_fill_end
         from venus.cli.spark import open_runner_choice
@@ -292,7 +300,7 @@ class TargetLoop:
                 report_waits(settings, say, load_obstacles),
             ):
                 if overlap.is_under_way:
-                    found = overlap.finish(find_fill_end(settings), self._until_stop(events))
+                    found = overlap.finish(find_fill_end(settings), self._stopping_callback(events))
                 else:
                     found = target.load(
                         events.on_progress, choose=lambda rows: StoppingRunner(choice(rows), self._stop)
@@ -311,7 +319,7 @@ class TargetLoop:
                 }
             )
 
-    def _until_stop(self, events: _ProgressEvents) -> Callable[[LoadProgress], None]:
+    def _stopping_callback(self, events: _ProgressEvents) -> Callable[[LoadProgress], None]:
         """Return a callback for progress that raises LoadStopped when the process stops."""
 
         def on_progress(found: LoadProgress) -> None:
@@ -351,14 +359,14 @@ class TargetLoop:
 
 
 class _ProgressEvents:
-    """Events about the progress of a load, every few seconds."""
+    """Reporter of a load's progress: an event every few seconds."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._reported_at = time.monotonic()
 
     def on_progress(self, found: LoadProgress) -> None:
-        """Pass the progress on if it is due; at once if it says how an interrupted load begins."""
+        """Emit an event if one is due, and at once a note that says how an interrupted load begins."""
         if found.note:
             self._emit({"event": "waits", "text": found.note})
         if found.phase != "loading" or time.monotonic() < self._reported_at + PLAIN_EVERY_S:
@@ -374,7 +382,7 @@ class StoppingRunner:
         self._runner, self._stop = runner, stop
 
     def run(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
-        """Yield the results as they arrive. Raises LoadStopped."""
+        """Yield the results of the tasks as they arrive. Raises LoadStopped when the process stops."""
         for result in self._runner.run(function, tasks):
             yield result
             if self._stop.is_set():

@@ -48,7 +48,7 @@ class Redactor:
         self._urls: list[SecretStr] = []
 
     def learn(self, settings: Settings) -> None:
-        """Add the secrets of these settings; passwords in URLs both as written and decoded."""
+        """Add the secrets of these settings to the known ones; passwords in URLs both as written and decoded."""
         for url in (settings.source.url, *(target.url for target in settings.targets.values())):
             self._secrets |= find_passwords(url.get_secret_value())
             self._urls.append(url)
@@ -78,7 +78,7 @@ class Redactor:
 
 
 def find_passwords(url: str) -> set[str]:
-    """Return every spelling of the passwords in a URL, except those that are too short."""
+    """Return every spelling of the passwords in a URL, except passwords that are too short to be masked."""
     found: set[str] = set()
     if match := re.search(r"://[^:/?@]*:(.*)@", url, re.DOTALL):
         found.add(match[1])
@@ -108,6 +108,7 @@ class Grid:
             yield side_by_side
 
     def _build_table(self, width: int) -> Table:
+        """Build the table that rich renders in columns."""
         from rich.table import Table
 
         shown = Table(box=None, pad_edge=False, header_style="bold")
@@ -220,7 +221,7 @@ class Output:
                 self.console.print(item)
 
     def write_event(self, document: Any, line: str) -> None:
-        """Write one line of a long-running command."""
+        """Write one event of a long-running command: `document` for machines, `line` for people."""
         self.streaming = True
         if self.json:
             self._write_json(document, indent=None)
@@ -234,7 +235,7 @@ class Output:
         self._flush(sys.stdout, "".join(f"{line}\n" for line in lines))
 
     def write_error(self, document: Any) -> None:
-        """Write the error of the command in one line: a document, and also an event of a long-running command."""
+        """Write the error of the command as one line of JSON, also after the events of a long-running command."""
         self._write_json(document, indent=None)
 
     def say(self, line: str) -> None:
@@ -249,6 +250,7 @@ class Output:
 
     @staticmethod
     def _flush(stream: IO[str], text: str = "") -> None:
+        """Write a text and flush the stream. Raises ReaderGone if the reader has closed it."""
         try:
             stream.write(text)
             stream.flush()
@@ -276,7 +278,7 @@ class Output:
 
 
 def build_console(stream: TextIO) -> Console:
-    """Build a console as wide as the terminal. A pipe has no width, and tables in it are not folded.
+    """Build rich's console, as wide as the terminal. A pipe has no width, and tables in it are not folded.
 
     COLUMNS in the environment sets the width of any stream. Text is never treated as markup: `[targets.main]` may be
     part of a message, and names of tables come from outside.

@@ -50,7 +50,7 @@ class TableRead(Protocol):
 
     @property
     def rows_estimate(self) -> int:
-        """About how many rows it has; 0 = not known."""
+        """About how many rows the table has; 0 = not known."""
 
     @property
     def done(self) -> bool:
@@ -58,7 +58,7 @@ class TableRead(Protocol):
 
 
 def is_overlap_due(tables: Iterable[TableRead], rows_min: int) -> bool:
-    """Return whether a load should start in parallel with the read: rows exist, and many more will follow. Pure."""
+    """Return whether to load during the read: `rows_min` rows are read, or some are and as many will follow. Pure."""
     left = [t for t in tables if not t.done]
     found = sum(t.rows_done for t in left)
     expected = sum(max(0, t.rows_estimate - t.rows_done) for t in left)
@@ -74,7 +74,7 @@ def can_overlap(settings: Settings, target: Target, engine: str) -> bool:
 
 
 def find_fill_end(settings: Settings) -> int:
-    """Return the offset after a first read that has ended. Raises Unavailable if its last rows stay undecided.
+    """Return the offset at which a first read has ended. Raises Unavailable if its last rows stay undecided.
 
     Everything that the source has committed by now must be committed at the broker before the end of its queue is read.
     """
@@ -128,23 +128,23 @@ class OverlappedLoad:
 
     @property
     def pid(self) -> int | None:
-        """The number of the process."""
+        """The process id of the load; None before its start."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the load, once."""
+        """Start the load, unless it was started already."""
         if self._watch is None:
             self._say(f"target {self.target}: loading begins while the source is being read")
             self._watch = threading.Thread(target=self._supervise, name="venus-overlap", daemon=True)
             self._watch.start()
 
     def start_if_due(self, tables: Iterable[TableRead]) -> None:
-        """Start the load if it is due."""
+        """Start the load if many rows were read or will follow (see `is_overlap_due`)."""
         if self._watch is None and is_overlap_due(tables, self._settings.apply.overlap_rows_min):
             self.start()
 
     def finish(self, end: int, on_progress: Callable[[LoadProgress], None]) -> LoadReport:
-        """Let the load end at this offset; wait for its end. Raises the error that ended it, or of `on_progress`."""
+        """End the load at this offset, and wait for its report. Raises the error of the load, or of `on_progress`."""
         with self._lock:
             self._end = end
             self._send_end()
@@ -158,7 +158,7 @@ class OverlappedLoad:
         return self._report
 
     def close(self) -> None:
-        """End the process if it still runs; the next load continues."""
+        """End the load's process if it still runs; the next load resumes it."""
         self._closed.set()
         self._wakes.set()
         with self._lock:
@@ -195,12 +195,13 @@ class OverlappedLoad:
             self._wakes.wait(pause_s)
 
     def _give_up(self, error: VenusError) -> None:
+        """Record the error that has ended this load; during the read, report that the target is loaded after it."""
         self._error = error
         if self._end is None:
             self._say(f"target {self.target}: {error}; it is loaded after the source is read")
 
     def _run_process(self) -> LoadReport | VenusError | None:
-        """Run one process; return its result, or None if it was lost."""
+        """Run the load in one process; return its result, or None if the process was lost."""
         context = multiprocessing.get_context("spawn")  # neither a database driver nor gRPC survives a fork
         with self._lock:
             if self._closed.is_set():
@@ -226,6 +227,7 @@ class OverlappedLoad:
             self._process.join()
 
     def _send_end(self) -> None:
+        """Send the offset at which the read has ended to the load's process, once both exist."""
         if self._end is not None and self._parent is not None:
             try:
                 self._parent.send(self._end)
@@ -247,6 +249,7 @@ def run_load_process(settings: Settings, name: str, parent: Connection) -> None:
     sent_at = 0.0
 
     def report(found: LoadProgress) -> None:
+        """Send progress to the parent if a report is due; send a note, or the progress of indexing, at once."""
         nonlocal sent_at
         if time.monotonic() >= sent_at + REPORT_S or found.phase == "indexing" or found.note:
             sent_at = time.monotonic()
@@ -264,7 +267,7 @@ def run_load_process(settings: Settings, name: str, parent: Connection) -> None:
 
 
 def _listen(parent: Connection, ends: list[int]) -> None:
-    """Receive the end of the read from the parent; end this process with the parent."""
+    """Receive from the parent the offset at which the read has ended; end this process when the parent ends."""
     try:
         while True:
             ends.append(parent.recv())

@@ -39,7 +39,7 @@ HALF_AGE_MAX_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTableView:
-    """A captured table at the source."""
+    """State of a captured table at the source."""
 
     table_id: int
     name: str
@@ -56,7 +56,7 @@ class SourceTableView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """The source. With an `error` nothing else is known. `asked` is False if the configuration names no source."""
+    """State of the source. With an `error` nothing else is known. `asked` is False if no source is configured."""
 
     error: str = ""
     asked: bool = True
@@ -130,7 +130,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
-    """The broker and the configured business in it."""
+    """State of the broker, and of the configured business in it."""
 
     error: str = ""
     address: str = ""
@@ -261,11 +261,11 @@ class Overview:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is no problem."""
+        """Whether neither source, broker nor a target has a problem."""
         return not self.problems
 
     def find_consumer(self, target: TargetView) -> ConsumerView | None:
-        """Return the broker's view of a target."""
+        """Return the consumer group of a target, as the broker sees it; None if the broker does not list it."""
         return next((c for c in self.broker.consumers if c.group == target.group), None)
 
 
@@ -399,7 +399,7 @@ def missing_data_problems(target: TargetView, consumer: ConsumerView | None, bro
 
 
 def late_write_problems(target: TargetView, broker: BrokerView) -> list[str]:
-    """Return the problem of writes at the source that came after this target was cut over."""
+    """Return a sentence for each table written at the source after the cut-over; or the error of the target."""
     where = f"target {target.name}"
     if target.error:
         return [prefix_place(where, target.error)]

@@ -102,7 +102,7 @@ def read_overview(base: Settings, *, rows: bool = False) -> Overview:
 
 
 def read_direction(base: Settings) -> tuple[Settings, FallBackView | None]:
-    """Return the settings of the present direction, and the view of the two databases, if there are two."""
+    """Return the settings of the present direction, and the view of the two databases after a switch, if any."""
     from venus.adapters.cutover.direction import read_state
 
     state = read_state(base) if may_fall_back(base) else None
@@ -162,6 +162,7 @@ def read_source(settings: Settings, *, rows: bool = False) -> SourceView:
 
 
 def _read_registered(source: Source, settings: Settings, *, rows: bool) -> SourceView:
+    """Read the captured tables, the changes that wait in their logs, and the checkpoint row."""
     from venus.adapters.dialects.registry import describe_database
     from venus.adapters.dialects.registry_rules import describe_identity
 
@@ -191,7 +192,7 @@ def _read_registered(source: Source, settings: Settings, *, rows: bool) -> Sourc
 
 
 class LockedReads:
-    """Reads that may have to wait for locks of other sessions, and the error of the first that had to."""
+    """Reads that give up if they would wait for a lock of another session, and the first such error."""
 
     def __init__(self) -> None:
         self.error = ""
@@ -280,7 +281,7 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
 
 
 def optional_views(own: BusinessStatus, path: list[str], now_us: int) -> dict[str, Any]:
-    """Return the views of parts that only some businesses have."""
+    """Return the views that only some businesses have: replication, retention and mirror."""
     return {
         "replication": replication_view(own.replication) if own.HasField("replication") else None,
         "retention": retention_view(own.retention) if own.HasField("retention") else None,
@@ -368,7 +369,7 @@ def retention_view(found: RetentionStatus) -> RetentionView:
 
 
 def overlay_view(status: BrokerStatus) -> OverlayView | None:
-    """Build the view of the overlay; None if it is off."""
+    """Build the view of the overlay, in which brokers share the matching of predicates; None if it is off."""
     found = status.overlay
     if not status.HasField("overlay"):
         return None
@@ -437,7 +438,7 @@ def half_views(own: BusinessStatus, now_us: int) -> tuple[HalfView, ...]:
 
 
 def target_reader(settings: Settings, name: str) -> Callable[[], TargetView]:
-    """Return the function that reads the view of a target; a misconfigured target does not hide the others."""
+    """Return the function that reads a target's view; of a misconfigured target, the view has only the error."""
     from venus.adapters.targets.registry import open_target
 
     try:

@@ -77,7 +77,7 @@ def uninstall_triggers(
 
 
 def find_followers(run: Invocation) -> list[Settings]:
-    """Return settings whose source is the database that follows the application's, if any: it has triggers as well."""
+    """Return settings whose source is the database that follows after a switch, if any: it has triggers too."""
     from venus.adapters.cutover.direction import read_state
 
     state = read_state(run.settings) if may_fall_back(run.settings) else None
@@ -122,7 +122,7 @@ def release_tables(run: Invocation, names: list[str], *, dry_run: bool, wait_s: 
 
 
 def find_chosen_tables(source: Source, names: list[str]) -> tuple[dict[int, RegisteredTable], list[RegisteredTable]]:
-    """Return the named tables by number, and those of which nothing is left. Raises ConfigError for unknown names."""
+    """Return the named tables by number, and those that are removed already. Raises ConfigError for unknown names."""
     every = [*source.registry.read_registered_tables(), *source.registry.read_released_tables()]
     named = {t.schema.table_id: t for name in names for t in choose_tables(every, name)}
     gone = [t for i, t in named.items() if t.state == RELEASED and not _leftover_steps(source, i)]
@@ -141,7 +141,7 @@ def release_and_drop(
     captures: Callable[[], bool],
     say: Callable[[str], None],
 ) -> tuple[list[InstallStep], dict[int, int]]:
-    """Release tables; return the removed objects, and how many logged changes of each table were not captured."""
+    """Release tables, drop their logs; return the removed objects, and how many changes of each were not captured."""
     if not chosen:
         return [], {}
     steps = source.installer.release(list(chosen))
@@ -157,7 +157,7 @@ def release_and_drop(
 def wait_for_capture(
     source: Source, table_ids: Iterable[int], wait_s: float, captures: Callable[[], bool], say: Callable[[str], None]
 ) -> dict[int, int]:
-    """Wait until capture has read these logs; return how many changes remain in them.
+    """Wait until capture has read the logs of these tables; return how many changes remain in each log.
 
     Capture cannot read the log of a dropped table, or of one that has halted at a row.
     """

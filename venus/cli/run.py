@@ -111,7 +111,7 @@ def has_triggers(source: Source) -> bool:
 
 
 def can_ask(run: Invocation) -> bool:
-    """Return whether the terminal allows a question to a person."""
+    """Return whether the command can ask its user a question on the terminal."""
     return not run.json and sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -177,7 +177,7 @@ def serving_broker(run: Invocation, settings: Settings) -> Iterator[RunningBroke
 
 
 def announce(run: Invocation, settings: Settings, broker: RunningBroker) -> None:
-    """Write the addresses of the broker."""
+    """Write the event that the broker is ready, with its addresses."""
     data_dir = settings.broker.data_dir.resolve()
     page = f", status page {broker.page}" if broker.http_address else ""
     document = {"event": "ready", "listen": broker.address, "http": broker.http_address, "data_dir": str(data_dir)}
@@ -215,6 +215,7 @@ def run_loops(run: Invocation, signalled: threading.Event) -> int:
     writer = EventWriter(run)
 
     def write(name: str, found: Any) -> None:
+        """Write a report or an event of a loop."""
         if not isinstance(found, dict):
             writer.on_report(name, found)
         elif line := format_step(found):
@@ -248,11 +249,13 @@ def capture_changes(
     settings, guard = run.directed_settings, DirectionGuard(run)
 
     def on_report(found: Any) -> None:
+        """Pass a report on; set `captured` once every table has been read."""
         emit(found)
         if found.state == "capturing":  # after the event, because the loads that wait for this write their own events
             captured.set()
 
     def body(report: Callable[[Any], None]) -> None:
+        """Capture, as long as changes flow from this source."""
         capture = lambda: run_capture(  # noqa: E731
             settings, stop, report=report, may_read_again=guard.may_read_again, describe_switch=describe_switch
         )

@@ -38,7 +38,7 @@ def config(
 
 
 def show_example(run: Invocation) -> int:
-    """Print the example file, which has every option with its default."""
+    """Print the example configuration, which has every option with its default."""
     text = resources.files("venus.config").joinpath("venus.example.toml").read_text("utf-8")
     if run.json:
         run.out.answer({"example": text})

@@ -39,7 +39,7 @@ EngineOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """The chosen runner, and the reason."""
+    """The chosen runner with the name of its engine, and why it was chosen."""
 
     name: str
     why: str
@@ -69,14 +69,14 @@ def choose_runner(settings: Settings, engine: str, rows: int = 0) -> Iterator[En
 def open_runner_choice(
     settings: Settings, engine: str, say: Callable[[str], None] | None = None
 ) -> Iterator[RunnerFactory]:
-    """Yield a factory of runners, to call once the number of rows is known; the context ends what it starts."""
+    """Yield a factory of runners, for use once the number of rows is known; stop Spark at the end of the context."""
     require_engine(settings, engine)
     with ExitStack() as stack:
         yield RunnerFactory(settings, engine, stack, say)
 
 
 class RunnerFactory:
-    """Factory that returns the runner for a number of rows."""
+    """Factory of runners: Spark or local processes, depending on the number of rows."""
 
     def __init__(self, settings: Settings, engine: str, stack: ExitStack, say: Callable[[str], None] | None) -> None:
         self._settings = settings
@@ -100,6 +100,7 @@ class RunnerFactory:
 
 
 def _find_spark_reason(settings: Settings, engine: str, rows: int) -> str:
+    """Return why Spark does the work; empty = local processes do it."""
     if engine == "spark":
         return "--engine spark"
     if engine == "local":
@@ -205,7 +206,7 @@ def settings_or_defaults(run: Invocation) -> Settings:
 
 
 def describe_session(settings: Settings) -> dict[str, str]:
-    """Return the parts of a session: master, Java, PySpark."""
+    """Return facts about the Spark session: PySpark, master, Java."""
     from importlib.metadata import version
 
     from venus.spark.java import find_java

@@ -64,7 +64,7 @@ def status(
 
 
 def watch_on_terminal(run: Invocation, every: float, *, rows: bool = False) -> int:
-    """Redraw in place until Ctrl-C; return the last verdict as the exit code."""
+    """Redraw the status in place until Ctrl-C; return the last verdict as the exit code."""
     from rich.console import Group
     from rich.live import Live
 
@@ -83,7 +83,7 @@ def watch_on_terminal(run: Invocation, every: float, *, rows: bool = False) -> i
 
 
 def document(found: Overview) -> dict[str, Any]:
-    """Return the JSON document."""
+    """Return the JSON document of `venus status`."""
     return {
         "healthy": found.is_healthy,
         "verdict": verdict(found),
@@ -95,7 +95,7 @@ def document(found: Overview) -> dict[str, Any]:
 
 
 def verdict(found: Overview) -> str:
-    """Return the one-line verdict."""
+    """Return the verdict in one line: OK and the lag, or UNHEALTHY and the first problem."""
     if found.is_healthy:
         following = [t for t in found.targets if not t.cut_over]
         if found.targets and not following:
@@ -182,7 +182,7 @@ def format_problems(found: Overview) -> list[RenderableType]:
 
 
 def format_selections(found: Overview) -> list[str]:
-    """Format which rows and columns the tables of targets get, and the progress of changes of that choice."""
+    """Format which rows and columns each target's tables get, and the progress of changes of that choice."""
     tables = [(f"target {one.name}: {table_.name}", table_) for one in found.targets for table_ in one.tables]
     rows = [f"{name} gets {table_.rows_shown}" for name, table_ in tables if table_.rows_shown]
     return rows + [f"{name} gets these columns changed: {table_.columns}" for name, table_ in tables if table_.columns]
@@ -262,7 +262,7 @@ def build_path_table(found: Overview) -> RenderableType:
 
 
 def format_log(source: SourceView) -> str | None:
-    """Format the length of the log."""
+    """Format how many rows wait in the source's log tables; None if that is not known."""
     if not source.asked or source.error:
         return None
     if source.busy:
@@ -272,7 +272,7 @@ def format_log(source: SourceView) -> str | None:
 
 
 def source_position(source: SourceView) -> str:
-    """Format the position of the source."""
+    """Format how many tables are captured, or why that is not known."""
     if not source.asked:
         return "not asked: source.url is not set"
     if source.unusable:
@@ -282,7 +282,7 @@ def source_position(source: SourceView) -> str:
 
 
 def build_target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
-    """Build the row of a target."""
+    """Return the line about a target in the table of hops: position, lag, waiting changes."""
     if target.cut_over and not target.error:
         return f"target {target.name}", f"cut over at {target.cut_over}, offset {target.offset:,}", None, None
     consumer = found.find_consumer(target)
@@ -303,7 +303,7 @@ def build_target_row(found: Overview, target: TargetView) -> tuple[object, ...]:
 
 
 def broker_position(broker: BrokerView) -> str:
-    """Format the position of the broker."""
+    """Format the end of the broker's queue, and how far its full data is behind that."""
     if broker.error or not broker.known:
         return unreachable_mark(broker.error) or "does not know this business yet"
     behind = broker.next_offset - broker.materialised_offset
@@ -324,7 +324,7 @@ def format_halves(broker: BrokerView) -> str | None:
 
 
 def unreachable_mark(error: str) -> str:
-    """Return a mark for a part that did not answer; the reason is among the problems."""
+    """Return UNREACHABLE if there is an error, else an empty text; the problems give the reason."""
     return "UNREACHABLE" if error else ""
 
 

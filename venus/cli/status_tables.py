@@ -107,13 +107,14 @@ def format_tables(found: Overview) -> list[RenderableType]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line about a table; `follows` means that only its numbers are of interest."""
+    """A line about a table; `follows` = the table has no problem, so that the line may be left out."""
 
     cells: tuple[object, ...]
     follows: bool
 
 
 def _captured_row(found: Overview, own: SourceTableView, at_target: TargetTables) -> _Row:
+    """Build the line about a table that the source reports."""
     out = own.state == RELEASED
     is_read = own.fill_done or out
     verb = "comparing" if own.reason.startswith(COMPARED) else "filling"
@@ -133,6 +134,7 @@ def _captured_row(found: Overview, own: SourceTableView, at_target: TargetTables
 
 
 def _loaded_row(found: Overview, table_id: int, name: str, at_target: TargetTables) -> _Row:
+    """Build the line about a table that only targets report."""
     there = [tables.get(table_id) for tables in at_target.values()]
     about = _format_estimates(found, table_id, None, at_target)
     cells = (name, None, None, *about, found.broker.committed_changes.get(table_id))
@@ -150,15 +152,17 @@ def _format_estimates(
 
 
 def _format_at_target(row: TargetTable | None) -> str:
+    """Format the state of a table at one target; `-` if the target does not have it."""
     return "-" if row is None else format_table_state(row.state, row.rows_applied, row.quarantined)
 
 
 def _is_following(row: TargetTable | None) -> bool:
+    """Return whether a target applies the changes of a table, and none is in quarantine."""
     return row is not None and row.state == ACTIVE and not row.quarantined
 
 
 def format_table_state(state: str, applied: int, quarantined: int) -> str:
-    """Format the state of a table at a target."""
+    """Format the changes that were applied to a table at a target, and its state unless it is ACTIVE."""
     text = f"{applied:,}" if state == "ACTIVE" else f"{applied:,} {state.lower()}"
     return f"{text} + {quarantined:,} in quarantine" if quarantined else text
 
@@ -189,6 +193,7 @@ def watched_fill_obstacles(broker: BrokerView) -> list[str]:
 
 
 def _obstacles(broker: BrokerView, lane: Lane) -> list[str]:
+    """Return the broker's problems that hold up the work of a lane."""
     found = []
     for problem in broker_problems(broker):
         rule, subject = classify_sentence(problem.removeprefix("broker: "))
@@ -219,6 +224,7 @@ class WaitReporter:
 
 
 def _reason_key(text: str) -> tuple[str, str]:
+    """Return the kind and the subject of a reason, which identify it while its figures change."""
     rule, subject = classify_sentence(text.removeprefix("broker: "))
     return rule.name, subject
 
@@ -233,6 +239,7 @@ def report_waits(
     ended, waits = threading.Event(), WaitReporter(say)
 
     def watch_broker() -> None:
+        """Read the state of the broker repeatedly, and write the reasons for waiting."""
         while not ended.wait(LOOK_S):
             found = judge(read_broker(settings))
             if not ended.is_set():

@@ -88,14 +88,14 @@ class EventWriter:
     def on_event(self, loop: str, found: dict[str, Any]) -> None:
         """Write an event of a loop, from this process or a child."""
         is_news = self._is_news(loop, found)
-        if is_news and found["event"] in (*TROUBLE, "stays down") and self._logs:
+        if is_news and found["event"] in (*TROUBLE, "stays down") and self._logs_problems:
             logger.warning("%s: %s", loop, self._run.redactor(format_event(found)))
         if not self._run.json and not is_news:
             return
         self._run.out.write_event({"loop": loop, **found}, self._run.redactor(f"{loop}: {format_event(found)}"))
 
     @property
-    def _logs(self) -> bool:
+    def _logs_problems(self) -> bool:
         """Whether problems also go to the log, because stdout is not for people."""
         return (self._run.json or self._run.log_format != "text") and not self._run.supervised
 
@@ -180,7 +180,7 @@ def restart_delay_s(code: int, kind: str, restarts: int) -> float | None:
 
 @dataclass(slots=True, kw_only=True)
 class LoopProcess:
-    """A child process: its command and its state."""
+    """A loop in a child process: its command and its state."""
 
     name: str
     command: Sequence[str]
@@ -200,15 +200,15 @@ class SupervisedLoop(Protocol):
 
     @property
     def is_vital(self) -> bool:
-        """Whether its end ends all loops."""
+        """Whether the end of this loop ends all others."""
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error document with which it ended."""
+        """The error document with which the loop has ended."""
 
     @property
     def code(self) -> int | None:
-        """Its exit code, once it stays down."""
+        """The exit code of the loop, once it stays down."""
 
 
 def has_turned(loops: Iterable[SupervisedLoop]) -> bool:
@@ -222,7 +222,7 @@ def ends_all(loop: SupervisedLoop) -> bool:
 
 
 class Supervisor:
-    """Supervisor that starts loops, passes on their events, restarts them and finally stops them."""
+    """Supervisor that starts loops in processes, passes on their events, restarts them and finally stops them."""
 
     def __init__(self, loops: Sequence[LoopProcess], stop: threading.Event, event: Event) -> None:
         self._loops = loops
@@ -244,9 +244,11 @@ class Supervisor:
         return max((loop.code or 0 for loop in self._loops), default=0)
 
     def _is_over(self) -> bool:
+        """Return whether all loops stay down, or one stays down that ends the others."""
         return all(loop.code is not None for loop in self._loops) or any(map(ends_all, self._loops))
 
     def _start(self, loop: LoopProcess) -> None:
+        """Start the child process of a loop, and a thread that reads its output."""
         loop.error = {}
         loop.started = time.monotonic()
         # a separate session: Ctrl-C on the terminal reaches only the parent, which then stops its children cleanly
@@ -280,6 +282,7 @@ class Supervisor:
             self._on_line(loop, line)
 
     def _on_line(self, loop: LoopProcess, line: str) -> None:
+        """Handle a line of output: an event, the error document of the loop, or other text."""
         try:
             found = json.loads(line)
         except ValueError:
@@ -292,6 +295,7 @@ class Supervisor:
             loop.error = found.get("error", {})
 
     def _check_loop(self, loop: LoopProcess) -> None:
+        """Restart a loop that has ended, after a pause, or report that it stays down."""
         if loop.code is not None:
             self._report_stays_down(loop)
             return
@@ -325,7 +329,7 @@ class Supervisor:
         self._event(loop.name, {"event": "stays down", **outcome})
 
     def _end_all(self) -> None:
-        """Stop the children by SIGTERM, and kill those that do not end in time."""
+        """Stop the child processes by SIGTERM, and kill those that do not end in time."""
         running = [loop.process for loop in self._loops if loop.process is not None]
         for process in running:
             process.terminate()
@@ -344,9 +348,9 @@ class Supervisor:
 def stop_with_parent(stop: threading.Event) -> None:
     """Set `stop` when stdin ends, which happens when the parent ends."""
 
-    def wait() -> None:
+    def wait_for_parent() -> None:
         while sys.stdin.read(4096):
             pass
         stop.set()
 
-    threading.Thread(target=wait, name="parent", daemon=True).start()
+    threading.Thread(target=wait_for_parent, name="parent", daemon=True).start()

@@ -47,7 +47,7 @@ _PLAIN = frozenset({"time", "level", "logger", "role", "pid", "thread", "cut", "
 
 @dataclass(frozen=True, slots=True)
 class BundlePart:
-    """A file of the bundle."""
+    """A file of the bundle, and the function that makes its text."""
 
     name: str
     make: Callable[[], str]
@@ -92,7 +92,7 @@ def collect_configuration(run: Invocation) -> dict[str, Any]:
 
 
 def collect_status(run: Invocation) -> Any:
-    """Return the document of `venus status`."""
+    """Return the document of `venus status`, without anything that could be a value of a row."""
     from venus.cli.output import to_plain
     from venus.cli.probes import read_overview
     from venus.cli.status import document
@@ -136,6 +136,7 @@ def find_failure_reports() -> list[Path]:
 
 
 def _read_broker_status(run: Invocation) -> Any:
+    """Return the broker's status of all businesses."""
     from venus.rpc.address import broker_address
     from venus.rpc.admin import AdminClient
 
@@ -144,6 +145,7 @@ def _read_broker_status(run: Invocation) -> Any:
 
 
 def _mask_arguments(command: str) -> str:
+    """Return the program of a command line, with a mark in place of its arguments."""
     try:
         return f"{shlex.split(command)[0]} {GONE}" if command else ""
     except (ValueError, IndexError):
@@ -214,7 +216,7 @@ def _add_file(archive: tarfile.TarFile, name: str, content: str) -> None:
 
 
 def scrub_text(text: str) -> str:
-    """Return a text, of one or several lines, without anything that could be a value."""
+    """Return a text, of one or several lines, without anything that could be a value of a row."""
     return "\n".join(_scrub_line(line) for line in text.splitlines())
 
 
@@ -241,6 +243,7 @@ def scrub_log_line(text: str) -> str:
 
 
 def _scrub_line(line: str) -> str:
+    """Return a line without anything that could be a value of a row; SQLSTATEs are kept."""
     if re.match(r'\s*File "[^"]+", line \d+', line):
         return line  # a frame of a traceback, whose source line contains only names of VENUS's code
     states = _SQLSTATE.findall(line)

@@ -151,7 +151,7 @@ def run_children(
 
 
 def report_capture_end(run: Invocation, capture: SupervisedLoop) -> None:
-    """Print the reason why the whole command ends."""
+    """Print that the whole command ends because capture has ended, and why."""
     why = capture.error.get("message") or f"it ended with code {capture.code}"
     message, hint = f"capture has ended, and the targets were stopped: {why}", capture.error.get("hint", "")
     for line in (f"venus: {message}", f"  {hint}")[: 2 if hint else 1]:
@@ -200,6 +200,7 @@ def stop_on_signals(stop: threading.Event) -> None:
     """
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
+        """Set `stop` at the first signal; end the process at a second one that is not SIGHUP."""
         if stop.is_set() and number != signal.SIGHUP:
             os._exit(128 + number)
         stop.set()
@@ -228,7 +229,7 @@ def run_one(
     *,
     take_over: bool = False,
 ) -> int:
-    """Run one loop in this process."""
+    """Run capture or the loop of one target in this process; return the exit code."""
     keep_freed_memory()
     narrator = EventWriter(run)
     body = build_body(run, target, engine, stop, take_over=take_over)
@@ -287,10 +288,11 @@ def run_reported(
     *,
     supervised: bool = True,
 ) -> None:
-    """Run a loop that gets a reporter, with retries (see `run_with_retries`)."""
+    """Run a loop with retries (see `run_with_retries`), and pass its reports on."""
     settled = has_worked = False
 
     def report(found: Any) -> None:
+        """Pass a report on; at the first one, exclude all present objects from garbage collection."""
         nonlocal settled, has_worked
         has_worked = has_worked or is_at_work(found)
         if not settled:  # both sides of the loop are connected, and all imports are done
@@ -309,7 +311,7 @@ def build_follower(
     report: Callable[[Any], None],
     describe_switch: Callable[[], str],
 ) -> Callable[[], None]:
-    """Return the loop of one target. This process writes to a target that Spark cannot write to."""
+    """Return the function that applies changes to a target: in Spark if that was chosen and can write to it."""
     from venus.adapters.targets.registry import open_target
 
     target = open_target(settings, name)
@@ -335,7 +337,7 @@ def run_with_retries(
 ) -> None:
     """Run a loop; retry after errors that may pass by themselves, and raise all others.
 
-    If another command must fulfil a condition, wait for that only if other loops run, which continue in the meantime.
+    An error that another command has to resolve is retried only if `supervised`: then other loops continue meanwhile.
     """
     delay_s = DELAY_MIN_S
     while True:

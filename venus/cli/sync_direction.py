@@ -40,7 +40,7 @@ def flows_back(settings: Settings) -> bool:
 
 
 def require_direction(settings: Settings, *, is_back: bool) -> None:
-    """Raise DirectionChanged in a loop that was restarted after the direction of the other loops has ended.
+    """Raise DirectionChanged if changes no longer flow in the direction for which this loop was started.
 
     A capture that died at a switch would otherwise capture the new source, and nothing would end the other loops.
     """
@@ -49,7 +49,7 @@ def require_direction(settings: Settings, *, is_back: bool) -> None:
 
 
 def resolve_names(run: Invocation, names: list[str] | None) -> list[str] | None:
-    """Return the present direction's targets for configured names; the new source's name stands for the old source."""
+    """Return the present targets for configured names; the name of the new source stands for the old source."""
     from venus.adapters.targets.switching import OLD
 
     settings = run.directed_settings
@@ -70,6 +70,7 @@ class DirectionGuard:
         self._may_change = may_fall_back(run.directed_settings)
 
     def _read(self) -> FallBackState | None:
+        """Read the state of a fall-back; None without one. Raises DirectionChanged after a switch."""
         from venus.adapters.cutover.direction import read_state
 
         state = read_state(self._run.settings) if self._may_change else None
@@ -78,14 +79,14 @@ class DirectionGuard:
         return state
 
     def may_read_again(self) -> bool:
-        """Return whether no switch has begun yet: after one, the database that follows could have newer rows."""
+        """Return whether tables may be read again: not after a switch, when the other database may have newer rows."""
         state = self._read()
         return state is None or not any(record is not None and record.switch for record in state.records.values())
 
     def run_capture(self, body: Callable[[], None], stop: threading.Event) -> None:
         """Capture, and wait while a switch has sealed the source. Raises DirectionChanged.
 
-        Before that, the switching command is the producer, so a capture that restarts just then is refused.
+        Before the seal, the command that switches is the producer, so a capture that restarts just then is refused.
         """
         while not stop.is_set():
             if self._is_sealed():
@@ -102,18 +103,19 @@ class DirectionGuard:
                 return
 
     def _is_sealed(self) -> bool:
+        """Return whether a switch has sealed the database that was the application's until then."""
         from venus.adapters.targets.switching import SideState
 
         state = self._read()
         return state is not None and state.state_of(state.pair.other(state.follower)) is SideState.STOPPED
 
     def run_apply(self, body: Callable[[], None], name: str, stop: threading.Event, *, watched: bool) -> None:
-        """Apply to a target once changes flow to it. Raises DirectionChanged; if `watched`, also in the middle.
+        """Apply changes to a target once they flow to it. Raises DirectionChanged; if `watched`, also while it applies.
 
         A loop that runs beside capture need not be `watched`, because capture notices the change.
         """
         self._wait_for_follower(name, stop)
-        changed = self._watch(stop) if watched and self._may_change else threading.Event()
+        changed = self._stop_on_change(stop) if watched and self._may_change else threading.Event()
         if not stop.is_set():
             body()
         if changed.is_set():
@@ -121,7 +123,7 @@ class DirectionGuard:
             raise DirectionChanged
 
     def _wait_for_follower(self, name: str, stop: threading.Event) -> None:
-        """Wait until changes flow to the database that was the application's."""
+        """Wait until changes flow to this target, if it is the database that follows after a switch."""
         from venus.adapters.targets.switching import SideState
 
         while not stop.is_set() and (state := self._read()) is not None:
@@ -129,11 +131,11 @@ class DirectionGuard:
                 return
             stop.wait(LOOK_S)
 
-    def _watch(self, stop: threading.Event) -> threading.Event:
-        """Set `stop`, and also the returned event, when the direction changes."""
+    def _stop_on_change(self, stop: threading.Event) -> threading.Event:
+        """Start a thread that sets `stop` and the returned event when the direction changes; return the event."""
         changed = threading.Event()
 
-        def watch() -> None:
+        def check_direction() -> None:
             while not stop.wait(WATCH_S):
                 try:
                     self._read()
@@ -143,16 +145,16 @@ class DirectionGuard:
                 except VenusError:
                     pass
 
-        threading.Thread(target=watch, name="venus-direction", daemon=True).start()
+        threading.Thread(target=check_direction, name="venus-direction", daemon=True).start()
         return changed
 
 
 class SwitchMonitor:
-    """Thread that checks for an unfinished switch. One loop reports it, and page, metrics and alarms then show it.
+    """Thread that checks for an unfinished switch. One loop reports it, so that page, metrics and alarms show it.
 
-    All loops of a process share it, because each check connects to both databases. While neither database accepts
-    writes, capture may have ended, so the follower's loop reports the switch; afterwards the new owner's capture
-    reports it.
+    All loops of a process share this thread, because each check connects to both databases. While neither database
+    accepts writes, capture may have ended, so the follower's loop reports the switch; afterwards the new owner's
+    capture reports it.
     """
 
     def __init__(self, run: Invocation, stop: threading.Event) -> None:
@@ -161,7 +163,7 @@ class SwitchMonitor:
         #: The loop that reports, by its name in `describe`, and the text that it reports.
         self._found: tuple[str | None, str] = None, ""
         if may_fall_back(run.settings):
-            threading.Thread(target=self._look, name="venus-switch", daemon=True).start()
+            threading.Thread(target=self._check_switch, name="venus-switch", daemon=True).start()
 
     def describe(self, name: str | None) -> str:
         """Return what to do about an unfinished switch; empty = nothing, or another loop reports it.
@@ -171,8 +173,8 @@ class SwitchMonitor:
         reporter, advice = self._found
         return advice if name == reporter else ""
 
-    def _look(self) -> None:
-        """Check repeatedly for an unfinished switch, and update what the loops report."""
+    def _check_switch(self) -> None:
+        """Check repeatedly for an unfinished switch, and keep which loop must report it and what to do."""
         from venus.adapters.cutover.direction import read_state
         from venus.adapters.targets.switching import describe_switch
 
@@ -187,7 +189,7 @@ class SwitchMonitor:
 
 
 def forget_owner(base: Settings) -> None:
-    """Forget the consumer group of the database that is now the source, so that it does not hold back retention."""
+    """Let the broker forget the consumer group of the present source, so that it does not hold back retention."""
     from venus.adapters.cutover.direction import read_state
     from venus.rpc.address import broker_address
     from venus.rpc.admin import AdminClient

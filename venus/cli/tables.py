@@ -59,6 +59,7 @@ def forget(
 
 
 def _forget_target(admin: AdminClient, business: str, target: str, yes: bool) -> str:
+    """Let the broker drop what it keeps for a target; return a sentence that confirms it."""
     from venus.network.topology import PULLS_AS
 
     group = target if target.startswith(PULLS_AS) else f"{business}/{target}"  # or of a broker set that pulls from here
@@ -75,6 +76,7 @@ def _forget_target(admin: AdminClient, business: str, target: str, yes: bool) ->
 
 
 def _forget_business(admin: AdminClient, name: str, yes: bool) -> str:
+    """Let the broker drop a business with all its data; return a sentence that confirms it."""
     known = {found.business: found for found in admin.status().businesses}
     if name not in known:
         hint = f"it has {', '.join(sorted(known))}" if known else "it has none"

@@ -35,7 +35,7 @@ ASKED_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class BrokerAnswer:
-    """The status of the brokers at some addresses, or the error."""
+    """The answer of the brokers of a set: their status, or the error."""
 
     addresses: tuple[str, ...]
     status: broker_pb2.BrokerStatus | None = None
@@ -55,7 +55,8 @@ def read_network(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) ->
             new = [one for one in dict.fromkeys(waiting) if not asked.issuperset(one)]
             asked.update(address for one in new for address in one)
             found = [
-                replace(one, set=named.get(one.addresses, "")) for one in pool.map(lambda one: _ask(one, proof), new)
+                replace(one, set=named.get(one.addresses, ""))
+                for one in pool.map(lambda one: _query_brokers(one, proof), new)
             ]
             answers += found
             waiting = [
@@ -69,7 +70,7 @@ def read_network(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) ->
 
 
 def _sets_of_directory(starts: Iterable[tuple[str, ...]], proof: ClientCredentials) -> dict[tuple[str, ...], str]:
-    """Return brokers and name of every set in the directory of the first broker that answers."""
+    """Return the name of each set by its addresses, from the directory of the first broker that answers."""
     for address in [address for one in starts for address in one]:
         try:
             answer = ask_where(BrokerAddress(address, proof), DirectoryLookup((), CONSUMER, ""))
@@ -89,7 +90,8 @@ def _known_addresses(status: broker_pb2.BrokerStatus) -> Iterable[Iterable[str]]
             yield entry.home.addresses
 
 
-def _ask(addresses: tuple[str, ...], proof: ClientCredentials) -> BrokerAnswer:
+def _query_brokers(addresses: tuple[str, ...], proof: ClientCredentials) -> BrokerAnswer:
+    """Query the status of the brokers at these addresses; an error becomes part of the answer."""
     try:
         with AdminClient(BrokerAddress(",".join(addresses), proof)) as admin:
             return BrokerAnswer(addresses, status=admin.status())
@@ -148,6 +150,7 @@ def _duplicate_names(known_sets: Iterable[tuple[BrokerSet, broker_pb2.BrokerStat
 
 
 def _build_set(network: broker_pb2.NetworkStatus, addresses: tuple[str, ...]) -> BrokerSet:
+    """Return the broker set that a broker's status describes."""
     tier = Tier(network.tier) if network.tier in list(Tier) else Tier.CORE
     return BrokerSet(
         name=network.set or ", ".join(addresses),
@@ -184,7 +187,7 @@ def _unknown_set(name: str, level: int) -> BrokerSet:
 
 
 def _find_upstream(status: broker_pb2.BrokerStatus) -> str:
-    """Return the upstream set that is connected, or was connected last."""
+    """Return the name of the upstream set that is connected, or was connected last."""
     connected = [entry.mirror.set for entry in status.businesses if entry.HasField("mirror") and entry.mirror.set]
     return next(iter(connected), status.network.path[-2] if len(status.network.path) > 1 else "")
 
@@ -197,6 +200,7 @@ def _loads(status: broker_pb2.BrokerStatus) -> tuple[float, ...]:
 
 
 def _build_hop(entry: broker_pb2.BusinessStatus, now_us: int) -> Hop:
+    """Return the offset, the lag and the state of a business at a set."""
     if not entry.HasField("mirror"):
         reason = f"set {entry.home.set} has become the home; name its brokers in [cluster] upstream"
         state, why = ("replaced", reason) if entry.replaced else ("", "")

@@ -30,7 +30,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationView:
-    """The replication of the business."""
+    """State of the replication of a business: term, leader, policy and replicas."""
 
     term: int
     leader: str
@@ -47,7 +47,7 @@ class ReplicationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorView:
-    """A mirror and its upstream."""
+    """State of a mirror: its upstream, its lag and its content."""
 
     path: tuple[str, ...]  # the sets from the home to this one
     state: str
@@ -177,7 +177,7 @@ class SlowConsumerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficView:
-    """The traffic of a business and its broker."""
+    """Limiters and slow consumers of a business; lanes, health findings and gauges of its broker."""
 
     brakes: tuple[LimiterView, ...] = ()
     lanes: tuple[LaneView, ...] = ()
@@ -187,7 +187,7 @@ class TrafficView:
 
 
 def traffic_view(found: TrafficStatus, own: BusinessStatus | None, now_us: int) -> TrafficView:
-    """Build the view of a business (None = unknown there) and of the broker as a whole."""
+    """Build the view of the traffic of a business (None = the broker does not know it) and of the broker."""
     names = {"", own.business} if own is not None else {""}
 
     def seconds_since(us: int) -> float:
@@ -220,6 +220,7 @@ def traffic_view(found: TrafficStatus, own: BusinessStatus | None, now_us: int) 
 
 
 def _limiter_view(found: BrakeStatus, ago: Callable[[int], float]) -> LimiterView:
+    """Build the view of a limiter; `ago` returns the seconds since a time."""
     return LimiterView(
         brake=found.brake,
         business=found.business,
@@ -236,7 +237,7 @@ def _gauge_view(found: GaugeStatus) -> GaugeView:
 
 
 def format_traffic(found: TrafficView, *, follows: bool = True) -> list[str]:
-    """Format each active limiter, slow consumer, fact and nearly reached limit; no lines if there is none.
+    """Format each active limiter, slow consumer, health finding and nearly reached limit; [] if there is none.
 
     If no target `follows` any more, no write waits for VENUS, so limiters and slow consumers are not shown.
     """
@@ -266,6 +267,7 @@ def _format_limiter(brake: LimiterView) -> str:
 
 
 def _format_value(gauge: GaugeView, value: float) -> str:
+    """Format a value in the unit of its gauge."""
     if gauge.unit == "bytes":
         return format_bytes(round(value))
     return format_duration(value / 1000) if gauge.unit == "ms" else f"{value:,.0f}"

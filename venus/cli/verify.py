@@ -206,6 +206,7 @@ def build_runner_choice(settings: Settings, engine: str, stack: ExitStack) -> Ru
     spark: list[Runner] = []
 
     def runner_for(rows: int) -> Runner:
+        """Return the runner for a table of about this many rows."""
         if not spark:
             chosen = stack.enter_context(choose_runner(settings, engine, rows))
             if chosen.name != "spark":
@@ -217,7 +218,7 @@ def build_runner_choice(settings: Settings, engine: str, stack: ExitStack) -> Ru
 
 
 def repair_rows(run: Invocation, settings: Settings, options: VerifyOptions, result: VerifyResult) -> RepairResult:
-    """Ship the wrong rows again."""
+    """Ship the wrong rows again, and wait until the target has them."""
     from venus.adapters.verify.repair import run_repair
 
     count = len(result.shippable)
@@ -234,7 +235,7 @@ def record_comparison(
     repaired: RepairResult | None,
     say: Callable[[str], None],
 ) -> None:
-    """Store time and verdict at the target, for status and page. A failure does not change the verdict."""
+    """Store the outcome of a comparison at the target, for status and page. A failure does not change the verdict."""
     from venus.adapters.targets.registry import open_target
     from venus.rpc.conditions import VERDICTS, LastComparison
 
@@ -296,7 +297,7 @@ def close_windows(
     repaired: RepairResult | None,
     windows: LossWindows,
 ) -> WindowClosing | None:
-    """Close the windows that were open before the comparison, if it proves that nothing is missing."""
+    """Close the loss windows that were open before the comparison, if it proves that nothing is missing."""
     from venus.adapters.verify.repair import close_loss_windows
 
     if not windows or repaired is None:

@@ -40,7 +40,7 @@ def connect(
     token_file: str = "",
     client: str = "",
 ) -> Broker:
-    """Return a broker at HOST:PORT, or one of several, separated by commas. Nothing is sent before the first call.
+    """Return a client of the broker at HOST:PORT, or at one of several, separated by commas. The first call connects.
 
     With `directory` (brokers of any set) instead of an address, those brokers name the set nearest to `site`. With
     `ca`, the authority's certificate as a file, TLS is on; `certificate` and `key`, or `token_file`, prove who this
@@ -60,7 +60,7 @@ def connect(
 
 
 class Broker:
-    """A broker, and one business in it. Thread-safe: each subscription has a stream of its own."""
+    """Client of one business at a broker. Thread-safe: each subscription has a stream of its own."""
 
     def __init__(self, address: BrokerAddress, business: str = "main", client: str = "") -> None:
         self._address, self._business, self._client = address, business, client
@@ -150,8 +150,8 @@ def _snapshot_rows(table: str, batch: ChangeBatch | None) -> pa.RecordBatch | No
 class AsyncChanges:
     """A subscription for an event loop: `async for batch in changes`, until `close`.
 
-    It holds a thread of the loop's executor only while it connects or reads what has arrived, not while it waits. One
-    task at a time takes batches. No cancellation, such as that of `asyncio.wait_for`, loses a batch.
+    It holds a thread of the loop's executor only while it connects or reads what has arrived, not while it waits. Only
+    one task at a time may take batches. No cancellation, such as that of `asyncio.wait_for`, loses a batch.
     """
 
     def __init__(self, subscribe: Callable[[Callable[[], None]], Changes]) -> None:
@@ -160,6 +160,7 @@ class AsyncChanges:
         self._changes = subscribe(self._notify)
 
     def _notify(self) -> None:
+        """Wake the task that waits in the event loop: there may be something to fetch."""
         with suppress(RuntimeError):  # the event loop is closed: nothing waits for the news
             self._loop.call_soon_threadsafe(self._news.set)
 
@@ -184,7 +185,7 @@ class AsyncChanges:
         raise StopAsyncIteration
 
     async def _fetch(self) -> None:
-        """Fetch in a thread. If this call is cancelled, the next call continues its fetch."""
+        """Fetch batches in a thread. If this call is cancelled, the next call continues its fetch."""
         fetching = self._fetching or asyncio.ensure_future(asyncio.to_thread(self._changes.fetch, 0.0))
         self._fetching = fetching
         try:
@@ -207,7 +208,7 @@ class AsyncChanges:
 
 
 class AsyncBroker:
-    """A broker for an event loop; `async with connect_async(address) as broker`."""
+    """Client of a broker for an event loop; `async with connect_async(address) as broker`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -270,7 +271,7 @@ def connect_async(
     token_file: str = "",
     client: str = "",
 ) -> AsyncBroker:
-    """Return a broker for an event loop, with the arguments of `connect`."""
+    """Return a client for an event loop, with the arguments of `connect`."""
     return AsyncBroker(
         connect(
             address,

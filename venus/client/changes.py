@@ -58,7 +58,7 @@ class Subscription:
 
 
 class ChangeBatch:
-    """Changes in order. `position` is the one after them; None = more of the same transaction, or more rows, follow."""
+    """Changes in order. `position` is where to resume after them; None = more of the transaction or load follows."""
 
     def __init__(self, changes: Changes, found: ChangeSet) -> None:
         self._changes, self._found = changes, found
@@ -214,6 +214,7 @@ class Changes:
             self._wait_for_broker(error)
 
     def _connect(self) -> ListenerClient:
+        """Connect to the broker, and subscribe from the present position on."""
         if self._start == "now" and self._view.position is None and self._view.partial_sequence:
             raise Diverged("the stream broke in the middle of the first transaction, which has no position yet")
         wanted = self.wanted
@@ -247,7 +248,7 @@ class Changes:
         return client
 
     def _announce_reload(self) -> None:
-        """Announce that earlier rows are void: all rows come again. Without a known table there were no rows."""
+        """Add a batch that declares earlier rows void: all rows come again. Without a known table there were none."""
         if not self._view.versions:
             return
         message = broker_pb2.ChangesFrame(

@@ -64,7 +64,7 @@ def _decimal(precision: int, scale: int) -> pa.DataType:
 
 
 def becomes_text(logical: LogicalType) -> bool:
-    """Whether values that are not text at the source are text here, because no type holds them exactly."""
+    """Return whether Arrow holds values of this type as text because no Arrow type holds them exactly."""
     textual = logical.kind in (Kind.TEXT, Kind.CHAR, Kind.JSON, Kind.UUID)
     return not textual and arrow_type(logical) == pa.string()
 
@@ -148,7 +148,7 @@ class ColumnValues:
 
     @classmethod
     def of(cls, record_ids: PackedBytes, rows: PackedBytes, layout: Layout) -> ColumnValues:
-        """Wrap rows in two parts, as in a batch."""
+        """Wrap record ids and rows, the two parts of a section of a batch."""
         keys, others = read_keys(record_ids, layout), read_others(rows, len(record_ids), layout)
         first = layout.key_count
         return cls(len(record_ids), [(keys, layout.numbers[:first]), (others, layout.numbers[first:])])
@@ -172,7 +172,7 @@ class ColumnValues:
 
 
 def _cell_pieces(found: LocatedCells) -> pa.Array:
-    """Cut the bytes at every value's beginning and end; value k is piece 2k + 1."""
+    """Cut the bytes of all rows where a value begins or ends; value k is then piece 2k + 1."""
     bounds = np.zeros(found.cuts.size + 2, dtype=np.int64)
     cuts = found.cuts.copy()
     cuts[:, :, 0] += found.present  # a present cell begins with its free byte
@@ -235,7 +235,7 @@ CHANGE_FIELDS = (
 
 
 def deletion_floor(section: TableChanges, sequence: int) -> Sequence | None:
-    """Return the sequence below which a marker removes rows; None if it removes none."""
+    """Return the Sequence below which a truncation or the end of a sweep deletes rows; None for other sections."""
     if section.kind is ChangeKind.TRUNCATE:
         return Sequence(sequence)
     return section.sweep_before if section.kind is ChangeKind.SWEEP_END else None

@@ -27,7 +27,7 @@ _NEVER = Sequence(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChanges:
-    """Changes of one table in one schema version, or a marker (then the packed fields are empty).
+    """Changes of one table in one schema version, or a marker about the whole table, which has no rows.
 
     `rows` has the columns that are not in the key; `record_ids[i] + rows[i]` is the whole row message. A deleted
     row has size 0 in `rows`.
@@ -59,7 +59,7 @@ EMPTY = PackedBytes(b"", np.zeros(0, dtype=np.uint32))
 
 
 def marker(table_id: int, schema_version: int, kind: ChangeKind, sweep_before: int = 0) -> TableChanges:
-    """Return a section that concerns the whole table."""
+    """Return a section about the whole table, such as a truncation; it has no rows."""
     return TableChanges(
         table_id=table_id,
         schema_version=schema_version,
@@ -105,7 +105,7 @@ def changes_from_wire(message: wire.TableChanges) -> TableChanges:
         raise ProtocolError(f"{place}: a {kind.name} marker counts {message.count} Sequences")
     record_ids = _read_packed(message.record_ids, message.record_id_sizes, count, f"{place}: record ids")
     rows = _read_packed(message.rows, message.row_sizes, count, f"{place}: rows")
-    is_deleted = _flags(message.is_deleted, count, place)
+    is_deleted = _read_flags(message.is_deleted, count, place)
     if is_deleted.any() and rows.sizes[is_deleted].any():
         at = int(np.flatnonzero(is_deleted & (rows.sizes > 0))[0])
         raise ProtocolError(f"{place}: row {at + 1} is deleted and has values")
@@ -124,6 +124,7 @@ def changes_from_wire(message: wire.TableChanges) -> TableChanges:
 
 
 def _read_packed(data: bytes, sizes: bytes, count: int, place: str) -> PackedBytes:
+    """Return the byte strings of a packed field. Raises ProtocolError if their sizes do not add up."""
     if len(sizes) != SIZE_BYTES * count:
         raise ProtocolError(f"{place}: {len(sizes)} bytes of sizes for {count} changes")
     found = total_of_sizes(sizes)
@@ -132,7 +133,7 @@ def _read_packed(data: bytes, sizes: bytes, count: int, place: str) -> PackedByt
     return PackedBytes.from_wire(data, sizes) if count else EMPTY
 
 
-def _flags(flags: bytes, count: int, place: str) -> npt.NDArray[np.bool_]:
+def _read_flags(flags: bytes, count: int, place: str) -> npt.NDArray[np.bool_]:
     """Return the deletion flags of a section, all False if they are omitted. Raises ProtocolError."""
     if not flags:
         return np.zeros(count, dtype=np.bool_)
@@ -161,7 +162,7 @@ class Batch:
 
     @property
     def offsets(self) -> int:
-        """Number of offsets that it takes: one for each change, one if it has none."""
+        """Number of queue offsets that the batch takes: one for each change, one if it has none."""
         return self.lost or max(self.count, 1)
 
 
@@ -205,6 +206,7 @@ def decode(body: bytes) -> Batch:
 
 
 def _check_count(batch_no: int, count: int, sections: tuple[TableChanges, ...]) -> None:
+    """Raise ProtocolError unless the sections have as many changes as the batch declares."""
     total = sum(s.count for s in sections)
     if total != count:
         raise ProtocolError(f"batch {batch_no} declares {count} changes and has {total}")

@@ -75,6 +75,7 @@ def keep_columns(stored: bytes, numbers: Collection[int]) -> bytes:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the protobuf varint that begins at `at`, and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -109,6 +110,7 @@ class ChangeEncoder:
         return _message(self._table_id, packed, chosen)
 
     def _reduce_rows(self, distinct: Ints, columns: Collection[int]) -> list[bytes]:
+        """Return rows and deletions, given by their places in `_values`, with their key and `columns` alone."""
         return [keep_columns(self._values[code], columns) for code in distinct.tolist()]
 
 
@@ -119,7 +121,7 @@ def encode_replay(
     replayed: Sequence[int],
     columns: Collection[int] | None = None,
 ) -> broker_pb2.ChangedRows:
-    """Return changes that are read again: to each subscription in `replayed`, a row without a verdict is a deletion."""
+    """Return changes that are sent again; subscriptions in `replayed` take a row without a verdict as deleted."""
     inside = np.zeros(len(after), np.bool_)
     inside[verdicts.changes] = True
     values = [value if is_in else as_deletion(value) for value, is_in in zip(after, inside, strict=True)]
@@ -141,6 +143,7 @@ def encode_loaded(
 
 
 def _message(table_id: int, packed: PackedBytes, verdicts: ChangeVerdicts) -> broker_pb2.ChangedRows:
+    """Return the message with these packed rows and the verdicts on them."""
     return broker_pb2.ChangedRows(
         table_id=table_id,
         stored=packed.data,
@@ -166,12 +169,12 @@ def encode_truncation(
 
 
 def cost(changes: broker_pb2.ChangedRows) -> int:
-    """Return the cost of changes in credit."""
+    """Return how many bytes of the client's credit these changes use."""
     return len(changes.stored) + len(changes.stored_sizes) + 3 * len(changes.subscriptions)
 
 
 def frame_cost(frame: broker_pb2.ChangesFrame) -> int:
-    """Return the cost of a frame in credit."""
+    """Return how many bytes of the client's credit a frame uses."""
     return _FRAME_BYTES + sum(map(cost, frame.changes))
 
 
@@ -230,5 +233,6 @@ def _select_replayed(stored: StoredRows, inside: npt.NDArray[np.uint32]) -> Subs
 
 
 def _select(stored: StoredRows, rows: npt.NDArray[np.uint32]) -> StoredRows:
+    """Return the stored rows with these numbers, which may repeat."""
     values = stored.packed.split()
     return StoredRows(pack_items([values[row] for row in rows.tolist()]))

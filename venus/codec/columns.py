@@ -104,6 +104,7 @@ def keys_to_columns(record_ids: PackedBytes, layout: Layout) -> list[list[Value]
 
 
 def _to_lists(found: LocatedCells, layout: Layout, first: int) -> list[list[Value]]:
+    """Return the values of the located columns as lists; `first` is the first one's place in the layout."""
     cells = ColumnValues(len(found.present), [(found, range(found.present.shape[1]))])
     return [_to_list(cells.column(j), layout, first + j) for j in range(found.present.shape[1])]
 

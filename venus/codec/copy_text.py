@@ -80,6 +80,7 @@ def count_special(data: Bytes) -> int:
 
 
 def _is_special(data: Bytes) -> Bools:
+    """Return which bytes COPY text has to escape."""
     # Two comparisons are faster than the table, and mostly there are no such bytes.
     found: Bools = data - np.uint8(8) < 6
     found |= data == BACKSLASH
@@ -87,7 +88,10 @@ def _is_special(data: Bytes) -> Bools:
 
 
 def escape(cells: Cells) -> Cells:
-    """Return the cells as in COPY text. Free bytes and the data of absent cells must have nothing to escape."""
+    """Return the cells with special characters escaped as in COPY text.
+
+    Free bytes and the data of absent cells must contain none of these characters.
+    """
     is_special = _is_special(cells.data)
     if not is_special.any():
         return cells
@@ -191,7 +195,7 @@ def from_copy(data: bytes, layout: Layout, *, flagged: bool) -> tuple[PackedByte
 
 
 def from_copy_with_new(data: bytes, layout: Layout) -> tuple[PackedBytes, PackedBytes, Bools, Bools]:
-    """Return what `from_copy` returns of lines that begin with t, f or n, and which of them began with n: new rows."""
+    """Convert lines that begin with t, f or n like `from_copy`; return also which begin with n: new rows."""
     return _convert_lines(data, layout, b"tfn")
 
 
@@ -213,6 +217,7 @@ def _convert_lines(data: bytes, layout: Layout, letters: bytes) -> tuple[PackedB
 
 
 def _check_utf8(data: bytes, place: str) -> None:
+    """Raise ProtocolError, naming the line, for text that is not UTF-8."""
     # Delimiters and escapes are ASCII, so the whole is UTF-8 if and only if every value is.
     if data.isascii():
         return
@@ -226,7 +231,7 @@ def _check_utf8(data: bytes, place: str) -> None:
 
 
 def _split_cells(data: bytes, fields: int, place: str) -> Cells:
-    """Cut the lines at their delimiters; each becomes the free byte of the following cell, the last one is dropped."""
+    """Cut the lines into cells; each delimiter becomes the free byte of the next cell, the last one is dropped."""
     text = np.empty(len(data) + 1, dtype=np.uint8)
     text[0] = _NEWLINE
     text[1:] = np.frombuffer(data, dtype=np.uint8)
@@ -296,7 +301,7 @@ def read_keys(record_ids: PackedBytes, layout: Layout) -> LocatedCells:
 
 
 def read_others(rows: PackedBytes, expected: int, layout: Layout) -> LocatedCells:
-    """Locate the values of the other columns, one row for each record id."""
+    """Locate the values of the columns outside the key. Raises ProtocolError unless there are `expected` rows."""
     if len(rows) != expected:
         raise ProtocolError(f"{layout.place}: {expected} record ids and {len(rows)} rows")
     return locate_cells(rows, layout.tags[layout.key_count :], f"rows of {layout.place}")
@@ -347,4 +352,5 @@ def _gather_cells(found: tuple[LocatedCells, ...]) -> Cells:
 
 
 def _join_columns(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Join arrays side by side: the columns of the key and the others."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

@@ -52,6 +52,7 @@ class OpenRows:
 
     @cached_property
     def _values(self) -> ColumnValues:
+        """The values of the rows that are not deleted."""
         ids, rows = self._record_ids, self._rows
         if self._count < len(self._live):
             ids, rows = _select(ids, self._live), _select(rows, self._live)
@@ -59,11 +60,11 @@ class OpenRows:
 
     @cached_property
     def _ends(self) -> npt.NDArray[np.int64]:
-        """Where each row ends."""
+        """The position in the packed bytes at which each row ends."""
         return np.cumsum(self._rows.sizes, dtype=np.int64)
 
     def find_kept(self, predicate: Predicate) -> Bools | None:
-        """Return which changes a reader with a predicate gets unchanged, None = all; of others it gets the keys."""
+        """Return which changes a reader with a predicate gets as they are; None = all. Others are reduced to keys."""
         if not self._count:
             return None
         found = _find_inside(predicate, self._values, self._column)
@@ -79,6 +80,7 @@ class OpenRows:
         return PackedBytes(self._bytes(kept), sizes), ~kept
 
     def _column(self, wanted: Column) -> Values:
+        """Return the values of a column, extracted at the first use."""
         found = self._columns.get(wanted.number)
         if found is None:
             found = self._columns[wanted.number] = Values(_read_column(self._values, wanted))
@@ -115,10 +117,12 @@ def select_full_rows(predicate: Predicate, rows: FullRows, version: TableSchema)
 def _find_inside(
     predicate: Predicate, values: ColumnValues, column_of: Callable[[Column], Values] | None = None
 ) -> Bools:
+    """Return which rows are inside a predicate; `column_of` gives columns that are extracted already."""
     return evaluate_predicate(predicate, column_of or (lambda wanted: _read_column(values, wanted)), values.rows)
 
 
 def _read_column(values: ColumnValues, wanted: Column) -> pa.Array:
+    """Return the values of a column; rows older than the column have its default."""
     found = values.column(wanted.number)
     # rows written before the column was added have its default, at the source and at every target
     return default_values(wanted, pa.string(), values.rows) if found is None else found

@@ -29,7 +29,7 @@ from venus.predicates.ranges import Predicate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
-    """Neighbouring columns up to `last`: they stay, or (one column) are replaced, or are dropped."""
+    """Neighbouring columns up to `last` that stay or are dropped, or one column whose values are replaced."""
 
     last: int
     stays: bool
@@ -129,7 +129,7 @@ class _RowParts:
         self._sizes = np.zeros(rows, dtype=np.int64)
 
     def add_messages(self, messages: PackedBytes, found: LocatedCells, lasts: Seq[int]) -> int:
-        """Add the messages, cut after these columns; return the number of the first piece."""
+        """Add the messages, each cut after the columns `lasts`; return the number of the first piece."""
         bounds = np.zeros(self._rows * len(lasts) + 1, dtype=np.int64)
         bounds[1:] = found.cuts[:, list(lasts), 1].reshape(-1)
         self._cuts = np.diff(bounds).reshape(self._rows, len(lasts))

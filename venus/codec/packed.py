@@ -84,6 +84,7 @@ class Gatherer:
         return np.frombuffer(data, dtype=np.uint8), np.frombuffer(bounds, dtype=self._offsets, count=choice.size + 1)
 
     def _take(self, choice: Ints) -> pa.Array:
+        """Return the chosen pieces as one Arrow array."""
         # The caller computes its choice from its own bounds, so Arrow need not check it.
         return pc.take(self._pieces, pa.array(choice.reshape(-1)), boundscheck=False)
 
@@ -129,7 +130,7 @@ class PackedBytes:
 
     @property
     def bounds(self) -> Ints:
-        """Where each begins, and the last one ends."""
+        """The position at which each byte string begins, and the end of the last one."""
         bounds = np.zeros(len(self.sizes) + 1, dtype=position_type(len(self.data), 4 * len(self.sizes)))
         np.cumsum(self.sizes, out=bounds[1:])
         return bounds

@@ -56,7 +56,7 @@ class Layout:
 
     @classmethod
     def make(cls, schema: TableSchema) -> Layout:
-        """Return the layout of this version."""
+        """Build the layout of this version without the cache."""
         check_columns(schema)
         columns = schema.wire_columns
         numbers = tuple(c.number for c in columns)
@@ -225,7 +225,7 @@ class LocatedCells:
     present: Bools  # n x m
 
     def add_to(self, pieces: Pieces) -> Ints:
-        """Add the bytes; return the piece number of each cell, n x m."""
+        """Add the bytes to `pieces`; return the piece number of each cell, n x m."""
         bounds = np.empty(self.cuts.size + 2, dtype=self.cuts.dtype)
         bounds[0] = 0
         bounds[1:-1] = self.cuts.reshape(-1)
@@ -321,7 +321,7 @@ _VARINTS = [varint(size) for size in range(128)]
 
 
 def few_rows_from_copy(data: bytes, layout: Layout, *, flagged: bool) -> tuple[PackedBytes, PackedBytes, Bools] | None:
-    """Return what `copy_text.from_copy` returns, or None."""
+    """Convert a few COPY lines as `copy_text.from_copy` does, but value by value; None if anything is unusual."""
     fields = len(layout.tags) + flagged
     if True in layout.binary:
         return None  # hex begins with a backslash, which is escaped
@@ -375,7 +375,7 @@ def _message(tags: tuple[bytes, ...], values: list[bytes]) -> bytes:
 def few_rows_to_columns(
     messages: PackedBytes, layout: Layout, first: int, stop: int
 ) -> list[list[str | bytes | None]] | None:
-    """Return the values of the columns from `first` up to `stop`, which form each message, or None."""
+    """Read a few messages that consist of the columns `first` to `stop` - 1; None if anything is unusual."""
     count = len(messages)
     if not 0 < count * (stop - first) <= FEW_VALUES_MAX:
         return None

@@ -70,6 +70,7 @@ def field_names(schema: TableSchema) -> dict[int, str]:
 
 
 def _number(column: Column) -> int:
+    """Return a column's field number, as a sort key."""
     return column.number
 
 
@@ -105,7 +106,7 @@ def file_descriptor(schema: TableSchema) -> bytes:
 
 
 def _json_name(column: str, field: str) -> str:
-    """Return the real name, or the field's where protobuf forbids that one."""
+    """Return a column's real name, or its field name where protobuf forbids the real one."""
     forbidden = (column.startswith("[") and column.endswith("]")) or "\0" in column
     return field if forbidden else column
 

@@ -31,7 +31,7 @@ Sequences = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Many stored rows of one table. Raises ProtocolError for other bytes."""
+    """Many stored rows of one table. Raises ProtocolError for bytes that are no stored rows."""
 
     packed: PackedBytes
 
@@ -49,7 +49,7 @@ class StoredRows:
 
     @cached_property
     def bounds(self) -> Ints:
-        """Where each row begins, and the last one ends."""
+        """The position at which each row begins, and the end of the last one."""
         return self.packed.bounds
 
     @cached_property
@@ -127,12 +127,12 @@ class RowTotals:
     digest: int = 0
 
     def add(self, rows: StoredRows) -> None:
-        """Count rows."""
+        """Add the number and the digest of these rows."""
         self.rows += len(rows)
         self.digest = (self.digest + rows_digest(rows.sequences)) & _MASK_64
 
     def include(self, other: RowTotals) -> None:
-        """Add other totals."""
+        """Add the totals of other rows."""
         self.rows += other.rows
         self.digest = (self.digest + other.digest) & _MASK_64
 

@@ -66,7 +66,7 @@ class ChangeSet:
 
     @property
     def is_truncation(self) -> bool:
-        """Whether all rows are gone."""
+        """Whether this is a truncation: all rows are gone."""
         return len(self.operations) == 1 and self.operations[0] == Operation.TRUNCATE
 
     @property
@@ -115,7 +115,7 @@ class ChangeSet:
         return pa.RecordBatch.from_arrays([*arrays, *own], schema=pa.schema(fields))
 
     def _by_version(self) -> Iterator[tuple[np.ndarray, StoredRows, TableSchema]]:
-        """Yield the rows by version, with their places and the description of the version."""
+        """Yield the rows of each schema version: their indexes, the rows, and the version's description."""
         if not len(self.rows):
             return
         versions = self.rows.heads["version"]
@@ -140,6 +140,7 @@ def _as_text(value: bytes) -> str:
 
 
 def _as_float(value: bytes) -> float | str:
+    """Return a number for JSON; text for NaN and the infinities."""
     number = float(value)
     return number if abs(number) < float("inf") else value.decode()  # JSON has no NaN and no infinity
 
@@ -191,9 +192,11 @@ class SubscriptionView:
             yield from self._take_changes(changes)
 
     def _select_versions(self) -> None:
+        """Select the described versions of the subscription's table."""
         self.versions = {v: one for (table_id, v), one in self._described.items() if table_id == self.table_id}
 
     def _take_news(self, news: broker_pb2.SubscriptionNews) -> Iterator[ChangeSet]:
+        """Handle a new state of the subscription; yield a truncation if all rows are sent again."""
         if news.state == broker_pb2.ENDED:
             kind = getattr(errors, news.kind, VenusError)
             is_error = isinstance(kind, type) and issubclass(kind, VenusError)
@@ -208,6 +211,7 @@ class SubscriptionView:
             yield self._make_set(np.array([Operation.TRUNCATE], np.uint8), _NO_ROWS, None, 0)
 
     def _take_changes(self, changes: broker_pb2.ChangedRows) -> Iterator[ChangeSet]:
+        """Yield the changes of one table that are for the subscription, and move its position."""
         mine = changes.loaded == self.number or (
             self.number in changes.replayed if changes.replayed else self.is_live and not changes.loaded
         )

@@ -19,7 +19,7 @@ _NETWORK = frozenset(
 )
 
 
-def _check_one_for_each(where: dict[str, str]) -> dict[str, str]:
+def _check_one_predicate(where: dict[str, str]) -> dict[str, str]:
     """Refuse two predicates for one table: ORDERS is orders, and may also mean APP.ORDERS. Raises ValueError."""
     known: dict[str, str] = {}
     for name in sorted(where, key=lambda name: "." in name):
@@ -31,8 +31,8 @@ def _check_one_for_each(where: dict[str, str]) -> dict[str, str]:
     return where
 
 
-def _check_border(columns: dict[str, Any]) -> dict[str, Any]:
-    """Refuse new names for columns. Raises ValueError."""
+def _refuse_renaming(columns: dict[str, Any]) -> dict[str, Any]:
+    """Refuse new names for columns in a broker set: only targets rename columns. Raises ValueError."""
     for name, value in columns.items():
         if isinstance(value, dict) and "rename" in value:
             raise ValueError(f"has rename for {name}: a border masks and drops, and targets rename")
@@ -73,10 +73,10 @@ class ClusterSettings(SettingsSection):
     labels: Names = ()
     #: Which rows of a table are mirrored: {"shop": {"orders": "region = 'EU'"}}, by business; other tables are
     #: complete.
-    where: dict[Name, Annotated[Predicates, AfterValidator(_check_one_for_each)]] = {}
+    where: dict[Name, Annotated[Predicates, AfterValidator(_check_one_predicate)]] = {}
     #: What happens to a column that sets below get: {"shop": {"orders.email": "hmac"}}, by business
     #: (venus/masking/border.py).
-    columns: dict[Name, Annotated[ColumnRules, AfterValidator(_check_border)]] = {}
+    columns: dict[Name, Annotated[ColumnRules, AfterValidator(_refuse_renaming)]] = {}
     #: The key of the hmac rules in `columns`, in a file that only its owner may read.
     masking_key_file: str = ""
     #: Sets by the site of a client, nearest first: {"lyon": ["paris", "nice"]}; otherwise those of the same site.
@@ -105,12 +105,12 @@ class ClusterSettings(SettingsSection):
 
     @property
     def is_mirror(self) -> bool:
-        """Whether it mirrors a set above. Without one it is the home, and accepts writes."""
+        """Whether this set mirrors a set above. Otherwise it is the home, and accepts writes."""
         return bool(self.upstream)
 
     @property
     def min_in_sync_effective(self) -> int:
-        """How many replicas are needed, as a number."""
+        """How many replicas must be in sync for a write; by default more than half of all."""
         return self.min_in_sync or self.replicas // 2 + 1
 
     @model_validator(mode="after")

@@ -32,6 +32,7 @@ from venus.text.formatting import suggest_nearest
 
 
 def _check_rule_name(name: str) -> str:
+    """Refuse a name that is no kind of alarm. Raises ValueError."""
     if name not in NAMES:
         raise ValueError(f"is not a kind of alarm{suggest_nearest(name, NAMES)}; `venus alarms rules` lists them")
     return name
@@ -71,6 +72,7 @@ class RecipientSettings(SettingsSection):
     @field_validator("rules")
     @classmethod
     def _check_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse a pattern that matches no kind of alarm."""
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in NAMES):
                 raise ValueError(f"has {pattern!r}, which is not a kind of alarm{suggest_nearest(pattern, NAMES)}")
@@ -78,6 +80,7 @@ class RecipientSettings(SettingsSection):
 
     @model_validator(mode="after")
     def _check_channel(self) -> RecipientSettings:
+        """Refuse a recipient without exactly one complete channel."""
         webhook = bool(self.webhook.get_secret_value() or self.webhook_file)
         if [webhook, bool(self.mail), bool(self.command)].count(True) != 1:
             raise ValueError("one of webhook (or webhook_file), mail and command must be set")
@@ -95,7 +98,7 @@ class RecipientSettings(SettingsSection):
 
 
 class AlarmsSettings(SettingsSection):
-    """When an alarm is raised, repeated and cleared, and where it is sent."""
+    """When an alarm is raised, repeated and cleared, and which recipients get it."""
 
     #: How often a broker checks for alarms.
     check_s: Seconds = 5.0
@@ -109,12 +112,12 @@ class AlarmsSettings(SettingsSection):
     rules: dict[Annotated[str, AfterValidator(_check_rule_name)], AlarmRuleSettings] = {}
 
     def rule_settings(self, name: str) -> AlarmRuleSettings:
-        """Return what is configured for a kind of alarm."""
+        """Return the configured options of a kind of alarm."""
         return self.rules.get(name, AlarmRuleSettings())
 
 
 class LimitsSettings(SettingsSection):
-    """Limits of traffic. A client above a limit gets the time after which it may continue."""
+    """Limits of traffic. A client above a limit receives the time after which it may continue."""
 
     #: For the half messages of one business; 0 = no limit. The amount of `burst_s` seconds may come at once.
     rows_per_s: Limit = 0.0
@@ -271,7 +274,7 @@ class BrokerSettings(SettingsSection):
 
     @property
     def seeds(self) -> Addresses:
-        """The brokers to ask for a set; () = the addresses are configured."""
+        """The brokers of the directory, to ask for the nearest set; () = the addresses are configured."""
         return () if self.address or self.addresses or self.further else self.directory
 
     @property
@@ -285,12 +288,14 @@ class BrokerSettings(SettingsSection):
 
     @model_validator(mode="after")
     def _check_retention(self) -> BrokerSettings:
+        """Refuse a minimum of measured retention above its maximum."""
         if self.retain == "measured" and self.retain_bytes_min > self.retain_bytes_max:
             raise ValueError(f"retain_bytes_min is {self.retain_bytes_min}, above retain_bytes_max")
         return self
 
     @model_validator(mode="after")
     def _check_sets(self) -> BrokerSettings:
+        """Refuse a broker that is listed in two sets."""
         nearest = self.addresses or (self.address or self.listen,) if self.further else ()
         every = [*nearest, *(address for one in self.further for address in one)]
         if twice := next((address for address in every if every.count(address) > 1), None):

@@ -110,6 +110,7 @@ class Settings(BaseSettings):
     @field_validator("cluster")
     @classmethod
     def _check_labels(cls, cluster: ClusterSettings, info: ValidationInfo) -> ClusterSettings:
+        """Refuse a label in [cluster] that is not defined in [labels]."""
         known = info.data.get("labels")
         if known is None:  # the labels themselves are wrong, and have their own message
             return cluster
@@ -122,6 +123,7 @@ class Settings(BaseSettings):
     @field_validator("cluster")
     @classmethod
     def _check_upstream(cls, cluster: ClusterSettings, info: ValidationInfo) -> ClusterSettings:
+        """Refuse this broker itself as its upstream."""
         broker = info.data.get("broker")
         own = (broker.address or broker.listen) if broker is not None else ""
         if own in cluster.upstream:
@@ -218,6 +220,7 @@ def explain_errors(error: ValidationError, file: Path | None, text: str) -> list
 
 
 def _explain_error(found: Mapping[str, Any], file: Path | None, text: str) -> str:
+    """Return a line for one complaint: its place in the file or environment, and the mistake."""
     path = [str(part) for part in found["loc"] if part != "[key]"]  # the name itself is wrong
     dotted = ".".join(path)
     if variable := find_variable(path):
@@ -276,8 +279,8 @@ _WORDS = (
 
 def load(file: Path | None = None) -> Settings:
     """Read `file` (None = defaults only), apply the environment, and check every name and type. Raises ConfigError."""
-    text = _read(file)
-    tree = _parse(file, text)
+    text = _read_file(file)
+    tree = _parse_toml(file, text)
     complaints = _unknown_variables(os.environ)
     try:
         settings = Settings(**tree)
@@ -291,7 +294,8 @@ def load(file: Path | None = None) -> Settings:
     return settings
 
 
-def _read(file: Path | None) -> str:
+def _read_file(file: Path | None) -> str:
+    """Return the text of the configuration file; empty without a file. Raises ConfigError."""
     if file is None:
         return ""
     try:
@@ -312,7 +316,8 @@ def _read(file: Path | None) -> str:
         raise ConfigError(f"{file}: {error.strerror}", hint="name a file with -c FILE") from None
 
 
-def _parse(file: Path | None, text: str) -> dict[str, Any]:
+def _parse_toml(file: Path | None, text: str) -> dict[str, Any]:
+    """Parse the text of the configuration file. Raises ConfigError, which names the line of a mistake."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

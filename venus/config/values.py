@@ -45,6 +45,7 @@ def _split_commas(value: object) -> object:
 
 
 def _check_names(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse an invalid name, and a name that occurs twice."""
     if twice := next((name for name in values if values.count(name) > 1), None):
         raise ValueError(f"names {twice} twice")
     return tuple(_check_name(value) for value in values)
@@ -58,13 +59,14 @@ def _split_sets(value: object) -> object:
 
 
 def _check_not_empty(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a broker set without a broker."""
     if not values:
         raise ValueError("is a set without a broker")
     return values
 
 
 def _check_label(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Check the meaning of a label: names of tables and businesses."""
+    """Refuse an empty label, and members that are no names of tables or businesses."""
     if not values:
         raise ValueError('is empty: list tables ("orders", "app.orders") or "business:NAME"')
     for value in values:
@@ -77,12 +79,14 @@ def _check_label(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_address(value: object) -> object:
+    """Refuse an address that is not HOST:PORT."""
     if isinstance(value, str) and value and not is_address(value):
         raise ValueError(f"should be HOST:PORT, with a port up to {PORT_MAX}")
     return value
 
 
 def _check_addresses(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse an empty address, and an address that occurs twice."""
     if twice := next((address for address in values if values.count(address) > 1), None):
         raise ValueError(f"names {twice} twice")
     if "" in values:
@@ -91,12 +95,14 @@ def _check_addresses(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_remote(value: object) -> object:
+    """Refuse an address of Spark Connect that is not sc://HOST:PORT."""
     if isinstance(value, str) and value and not value.startswith("sc://"):
         raise ValueError("should be sc://HOST:PORT")
     return value
 
 
 def _check_endpoint(value: object) -> object:
+    """Refuse an endpoint that is not an http or https URL, or that contains a user."""
     if isinstance(value, str) and value and not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", value):
         raise ValueError("should be http://HOST:PORT or https://HOST:PORT")
     return value
@@ -110,13 +116,14 @@ def _to_spark_text(value: object) -> object:
 
 
 def _parse_pairs(value: object) -> object:
-    """Accept `A.B=text, C.D=date` in the environment."""
+    """Parse `A.B=text, C.D=date`, the form that a TOML table has in an environment variable."""
     if not isinstance(value, str):
         return value
     return dict(part.strip().partition("=")[::2] for part in value.split(",") if part.strip())
 
 
 def _check_predicate(value: str) -> str:
+    """Refuse a row filter that cannot be parsed."""
     try:
         parse(value)
     except PredicateRefused as refused:
@@ -125,6 +132,7 @@ def _check_predicate(value: str) -> str:
 
 
 def _check_column_rule(value: Any) -> Any:
+    """Refuse an invalid rule for a column."""
     parse_rule(value)
     return value
 

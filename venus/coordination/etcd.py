@@ -84,6 +84,7 @@ class EtcdCoordinator:
         raise Unavailable(f"broker {broker.member.broker} cannot register: its key keeps changing")
 
     def _register(self, key: str, broker: LiveBroker) -> bool:
+        """Make one attempt to store this broker's key under a lease; False = try again."""
         self._lease = self._lease or self._client.grant(self._lease_s)
         found = self._client.read(key)
         if (
@@ -263,7 +264,7 @@ class EtcdCoordinator:
         also: tuple[str, int] | None = None,
         held: tuple[str, int] | None = None,
     ) -> Leadership | None:
-        """Store a record at a revision of its key; return it with its version, None if it has changed."""
+        """Store a record if its key is at `revision`; return it with its version, None if a condition does not hold."""
         mark = secrets.token_hex(8)
         key = self._key("businesses", leadership.business)
         swapped = self._client.swap(key, revision, encode_leadership(leadership, mark), also=also, held=held)
@@ -311,7 +312,7 @@ class EtcdCoordinator:
         return None if found is None else decode_identity(found.key, found.value)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed`, from a thread of its own, when something may have changed."""
+        """Call `changed`, from a thread of its own, when a record of the cluster may have changed."""
         self._client.watch(self._root, changed)
 
     def close(self) -> None:
@@ -319,6 +320,7 @@ class EtcdCoordinator:
         self._client.close()
 
     def _key(self, kind: str, name: str) -> str:
+        """Return the etcd key of a record."""
         return f"{self._root}{kind}/{quote(name, safe='')}"
 
 

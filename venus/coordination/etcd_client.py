@@ -71,7 +71,7 @@ class EtcdKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdSwapResult:
-    """Result of a swap."""
+    """Result of a compare-and-swap of one key."""
 
     done: bool
     revision: int  # of the key if `done`
@@ -205,7 +205,7 @@ class EtcdClient:
     # -- one call ------------------------------------------------------------------------------------------------
 
     def _ask(self, call: str, request: Message, kind: type[M], *, one_of_stream: bool = False) -> tuple[M, bool]:
-        """Return the answer, and whether an attempt before it may have been carried out."""
+        """Call etcd until an address answers; return the answer, and whether an earlier attempt may have succeeded."""
         end, repeated = time.monotonic() + self._timeout_s, False
         share_s = max(ATTEMPT_S_MIN, self._timeout_s / len(self._addresses))
         failures: dict[str, str] = {}
@@ -365,6 +365,7 @@ class EtcdClient:
         over = threading.Event()
 
         def requests() -> Iterator[etcd_pb2.WatchRequest]:
+            """Yield the request that begins the watch, and keep the stream open until it is over."""
             yield etcd_pb2.WatchRequest(create_request=wanted)
             over.wait()
 

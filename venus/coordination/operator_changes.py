@@ -181,6 +181,7 @@ def find_problems(leaderships: Collection[Leadership], living: Collection[LiveBr
 
 
 def _problems_of(business: Leadership, living: Collection[Member]) -> Iterator[str]:
+    """Yield what is wrong with one business: its leader, its in-sync set, possible losses."""
     name = business.business
     candidates = sorted(map(str, business.candidates & set(living)))
     if business.leader is None or business.leader not in living:

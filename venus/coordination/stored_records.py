@@ -86,12 +86,14 @@ def decode_broker(key: str, value: bytes) -> LiveBroker:
 
 
 def _encode_load(broker: LiveBroker) -> list[Any]:
+    """Return a broker's load report as a list; [] = it has reported none."""
     if broker.load is None:
         return []
     return [broker.report, broker.businesses, *(getattr(broker.load, name) for name in _RESOURCES)]
 
 
 def _decode_load(key: str, value: object) -> dict[str, Any]:
+    """Return the fields of LiveBroker that are in a stored load report. Raises ProtocolError."""
     found = _decode_list(key, value, 2 + len(_RESOURCES))
     if not found:
         return {}
@@ -107,11 +109,13 @@ def _decode_load(key: str, value: object) -> dict[str, Any]:
 
 
 def _decode_reason(key: str, value: object) -> str:
+    """Return why a broker is unhealthy; empty = it is healthy, or the text is not printable. Raises ProtocolError."""
     _check(key, isinstance(value, str) and len(value) <= REASON_CHARS_MAX, "its health is invalid")
     return str(value) if str(value).isprintable() else ""
 
 
 def _decode_installing(key: str, value: object) -> InstallationProgress:
+    """Decode how far a broker has installed a copy of the full data. Raises ProtocolError."""
     what = "an installation is invalid"
     _check(key, isinstance(value, dict) and value.keys() == InstallationProgress.__dataclass_fields__.keys(), what)
     assert isinstance(value, dict)
@@ -275,7 +279,7 @@ def _decode(key: str, value: bytes, wanted: set[str], more: dict[str, Any] | Non
 
 
 def _check(key: str, valid: bool, what: str) -> None:
-    """Raise ProtocolError for a record that is not valid."""
+    """Raise ProtocolError unless `valid`; `what` says what is wrong with the record."""
     if not valid:
         raise ProtocolError(
             f"{key} cannot be used: {what}",
@@ -307,6 +311,7 @@ def _is_integer(value: object, low: int, high: int) -> bool:
 
 
 def _decode_list(key: str, value: object, most: int) -> list[Any]:
+    """Return a value that must be a list of at most `most` items. Raises ProtocolError."""
     _check(key, isinstance(value, list) and len(value) <= most, f"a list is missing or has more than {most} entries")
     assert isinstance(value, list)
     return value

@@ -80,19 +80,19 @@ class LimiterRecord:
         """Record that a peer has waited `wait_s` until now."""
         self._note(brake, business, who, wait_s, now, now)
 
-    def _note(self, brake: Limiter, business: str, who: str, wait_s: float, now: float, until: float) -> None:
+    def _note(self, limiter: Limiter, business: str, peer: str, wait_s: float, now: float, until: float) -> None:
         """Add a delay to the entry of a limiter and business."""
-        found = self._braked.pop((brake, business), None)
+        found = self._braked.pop((limiter, business), None)
         if found is None:
-            found = LimiterUse(brake, business, who, since=now)
+            found = LimiterUse(limiter, business, peer, since=now)
             if len(self._braked) >= REMEMBERED_MAX:
                 del self._braked[next(iter(self._braked))]
         elif not found.is_active(now):
             found.since = now
-        self._braked[brake, business] = found
+        self._braked[limiter, business] = found
         found.times += 1
         found.waited_s += wait_s
-        found.peer, found.until = who, max(found.until, until)
+        found.peer, found.until = peer, max(found.until, until)
 
     def entries(self) -> list[LimiterUse]:
         """Return all entries, the most recent last."""
@@ -305,7 +305,7 @@ class Admission:
     # -- half messages -------------------------------------------------------------------------------------------
 
     def takes_all(self, behind_bytes: int) -> bool:
-        """Return whether no limit concerns half messages now."""
+        """Return whether half messages are accepted without a check, because no limit concerns them now."""
         limits = self.limits
         return (
             not (limits.rows_per_s or limits.bytes_per_s or self.degradation.degraded)
@@ -319,21 +319,21 @@ class Admission:
         limits = self.limits
         if self.takes_all(behind_bytes):
             return TAKEN
-        pause_s, brake, refused = self._spend_tokens(business, rows, nbytes, now)
+        pause_s, limiter, refused = self._spend_tokens(business, rows, nbytes, now)
         if behind_bytes > limits.behind_bytes_max:
             part = behind_bytes / limits.behind_bytes_max
-            pause_s, brake = max((pause_s, brake), (BEHIND_PAUSE_S * part, Limiter.BEHIND), key=lambda p: p[0])
+            pause_s, limiter = max((pause_s, limiter), (BEHIND_PAUSE_S * part, Limiter.BEHIND), key=lambda p: p[0])
             refused = refused or part > 2
         if self.degradation.is_degraded(Lane.HALVES):
-            pause_s, brake = max((pause_s, brake), (DEGRADED_PAUSE_S, Limiter.DEGRADED), key=lambda p: p[0])
+            pause_s, limiter = max((pause_s, limiter), (DEGRADED_PAUSE_S, Limiter.DEGRADED), key=lambda p: p[0])
         if not pause_s:
             return TAKEN
         pause_s = min(pause_s, PAUSE_MAX_S)
-        self.record.record_delay(brake, business, producer, pause_s, now)
+        self.record.record_delay(limiter, business, producer, pause_s, now)
         return AdmissionVerdict(pause_s=pause_s, refused=refused)
 
     def _spend_tokens(self, business: str, rows: int, nbytes: int, now: float) -> tuple[float, Limiter, bool]:
-        """Spend tokens; refuse if the business already owes a whole burst. Return pause, limiter, whether refused."""
+        """Spend tokens, or refuse if a whole burst is owed. Return the pause, its limiter, and whether it refused."""
         limits = self.limits
         if not (limits.rows_per_s or limits.bytes_per_s):
             return 0.0, Limiter.ROWS, False
@@ -344,6 +344,7 @@ class Admission:
         return max((for_rows, Limiter.ROWS, refused), (for_bytes, Limiter.BYTES, refused), key=lambda found: found[0])
 
     def _new_meter(self, business: str, now: float) -> _Meter:
+        """Add the token buckets of a business; drop the oldest ones if there are too many."""
         limits = self.limits
         if len(self._meters) >= METERS_MAX:
             del self._meters[next(iter(self._meters))]
@@ -363,7 +364,7 @@ class Admission:
         return delay_s
 
     def snapshot_wait_s(self, business: str, holder: str, now: float) -> float:
-        """Return how long to wait before a new snapshot may be requested again; 0 means not at all."""
+        """Return how long a reader waits before it may request a snapshot again; 0 means that it may have one now."""
         if not self.degradation.is_degraded(Lane.FULL_DATA):
             return 0.0
         self.record.record_delay(Limiter.DEGRADED, business, holder, SLOT_RETRY_S, now)

@@ -176,20 +176,20 @@ KEPT = 512
 
 @dataclass(slots=True)
 class Stalls:
-    """Gaps between beats that are due every `every_s` seconds."""
+    """Times in which this process did not run: the gaps between beats that are due every `every_s` seconds."""
 
     every_s: float
     _last: float | None = None
     _gaps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def record_beat(self, now: float) -> None:
-        """Record that the process runs."""
+        """Record that the process runs now; if this beat is late, record the gap before it."""
         if self._last is not None and now > self._last + self.every_s:
             self._gaps.append((self._last + self.every_s, now))
         self._last = now
 
     def pause(self) -> None:
-        """Expect no beat until the next one arrives."""
+        """Suspend the measurement until the next beat: the time until then is no gap."""
         self._last = None
 
     def missing_s(self, since: float, now: float) -> float:

@@ -109,7 +109,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DegradedLane:
-    """A lane that is degraded."""
+    """A lane of work that is partly given up under load, since when, and why."""
 
     lane: Lane
     since: float
@@ -119,7 +119,7 @@ class DegradedLane:
 
 @dataclass(slots=True)
 class Degradation:
-    """State machine of degraded lanes."""
+    """State machine that gives up lanes of work under load, and restores them afterwards."""
 
     watermarks: tuple[Watermark, ...]
     restore_s: float

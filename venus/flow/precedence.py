@@ -46,7 +46,7 @@ class _Sender:
 
 @dataclass(slots=True)
 class Precedence:
-    """Small senders, their latency, and the pauses of large work. Times are seconds of one monotonic clock.
+    """State that decides how long large work pauses for small commits. Times are seconds of one monotonic clock.
 
     One thread reports arrivals and answers; each kind of large work calls from one thread of its own.
     A goal of 0 disables all pauses.

@@ -81,15 +81,16 @@ class MeasuredRetention:
 
     @property
     def absences(self) -> int:
-        """How many absences count."""
+        """Number of readers' absences in the last day, on which the size is based."""
         return len(self._absences)
 
     @property
     def mean_absence_s(self) -> float:
-        """The mean length of the absences that count; 0 without any."""
+        """The mean length of readers' absences in the last day; 0 without any."""
         return max(0.0, self._absent_s) / len(self._absences) if self._absences else 0.0
 
     def _drop_absences(self, now: float) -> None:
+        """Drop the absences that are older than a day, and the oldest if there are too many."""
         while self._absences and (len(self._absences) > REMEMBERED_MAX or self._absences[0][0] <= now - WINDOW_S):
             self._absent_s -= self._absences.popleft()[1]
 

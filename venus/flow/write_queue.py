@@ -36,7 +36,7 @@ SMALL_PART = 0.25
 
 @dataclass(slots=True, eq=False)
 class WriteSlot:
-    """A piece that waits for room, or was granted it."""
+    """A piece of a write that waits for room in the write window, or has been granted it."""
 
     nbytes: int
     granted: bool = False
@@ -49,7 +49,7 @@ class WriteSlot:
 
 @dataclass(slots=True)
 class _Line:
-    """Pieces of one kind: bytes granted and not yet saved, and waiting pieces."""
+    """The small or the large pieces: bytes that are granted and not yet saved, and pieces that wait."""
 
     nbytes: int = 0
     waiting: OrderedDict[WriteSlot, None] = field(default_factory=OrderedDict)
@@ -69,7 +69,7 @@ class WriteQueue:
 
     @property
     def size(self) -> int:
-        """How many bytes of large pieces may be under way."""
+        """The size of the window: how many bytes of large pieces may be under way."""
         return int(self._size)
 
     @property
@@ -89,11 +89,11 @@ class WriteQueue:
 
     def request_slot(self, nbytes: int) -> WriteSlot:
         """Queue a piece; if it is `granted`, it may go at once."""
-        turn = WriteSlot(nbytes)
-        line = self._line(turn)
-        line.waiting[turn] = None
+        slot = WriteSlot(nbytes)
+        line = self._line(slot)
+        line.waiting[slot] = None
         self._grant(line)
-        return turn
+        return slot
 
     def give_up(self, turn: WriteSlot) -> list[WriteSlot]:
         """Remove a piece from the line, or return its grant unused; return the pieces that may go now."""
@@ -119,22 +119,22 @@ class WriteQueue:
             self._size = min(float(self.most), self._size + step)
         return self._grant(self._large) + self._grant(self._small)
 
-    def _line(self, turn: WriteSlot) -> _Line:
+    def _line(self, slot: WriteSlot) -> _Line:
         """Return the line in which this piece waits."""
-        return self._small if turn.is_small else self._large
+        return self._small if slot.is_small else self._large
 
     def _grant(self, line: _Line) -> list[WriteSlot]:
         """Grant the first pieces in line as far as there is room, at least one if nothing is under way."""
         bound = self.size if line is self._large else self.small_size
         found = []
         while line.waiting:
-            turn = next(iter(line.waiting))
-            if line.nbytes and line.nbytes + turn.nbytes > bound:
+            slot = next(iter(line.waiting))
+            if line.nbytes and line.nbytes + slot.nbytes > bound:
                 break
-            del line.waiting[turn]
-            line.nbytes += turn.nbytes
-            turn.granted = True
-            found.append(turn)
+            del line.waiting[slot]
+            line.nbytes += slot.nbytes
+            slot.granted = True
+            found.append(slot)
         return found
 
 
@@ -149,7 +149,7 @@ BUSINESSES_MAX = 10_000
 
 @dataclass(slots=True)
 class _BusinessMemory:
-    """The bytes that a business holds, its share, and its shortest time from receipt to disk."""
+    """The unsaved bytes of a business, the share that it may hold, and its shortest time from receipt to disk."""
 
     nbytes: int = 0
     allowed: float = float("inf")
@@ -166,7 +166,7 @@ class MemoryShares:
         self.nbytes = 0
 
     def bytes_of(self, business: str) -> int:
-        """Return the bytes that a business holds."""
+        """Return how many bytes are received for a business and not saved yet."""
         found = self._businesses.get(business)
         return found.nbytes if found is not None else 0
 
@@ -185,12 +185,12 @@ class MemoryShares:
         return found.nbytes < min(share, max(LEAST_BYTES, found.allowed))
 
     def add(self, business: str, nbytes: int) -> None:
-        """Count received bytes."""
-        found = self._businesses.get(business) or self._new(business)
+        """Count bytes that were received for a business."""
+        found = self._businesses.get(business) or self._add_business(business)
         found.nbytes += nbytes
         self.nbytes += nbytes
 
-    def _new(self, business: str) -> _BusinessMemory:
+    def _add_business(self, business: str) -> _BusinessMemory:
         """Add a business; drop an idle one if there are too many."""
         if len(self._businesses) >= BUSINESSES_MAX:
             idle = next((name for name, held in self._businesses.items() if not held.nbytes), None)

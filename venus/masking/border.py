@@ -84,7 +84,7 @@ class Border:
         return set().union(*(one.named_columns(schema) for schema in versions if not schema.is_heartbeat))
 
     def _place_rules(self, versions: Seq[TableSchema]) -> _Placed:
-        """Return the rules by column number, each with its place; if several name a column, the first one counts."""
+        """Return the rules by column number with their places in the configuration; a column's first rule counts."""
         found: _Placed = {}
         for name, rule in self.rules.rules.items():
             for number in self._named_columns(name, versions):
@@ -118,7 +118,7 @@ class Border:
         )
 
     def _find_misfit(self, schema: TableSchema, placed: _Placed) -> str:
-        """Return why the rules do not fit a version; empty = they do."""
+        """Return why the rules do not fit a version; empty = they fit."""
         there = {c.number: c for c in schema.columns}
         found = {number: rule for number, rule in placed.items() if number in there}
         for number, (place, rule) in found.items():

@@ -75,6 +75,7 @@ def _unique_place(column: Column, schema: TableSchema) -> str:
 
 
 def _find_hmac_problem(kind: LogicalType) -> str:
+    """Return why a column of this type cannot be masked with hmac; empty = it can."""
     if kind.kind is Kind.UUID or is_citext(kind):
         return ""
     if kind.kind is Kind.TEXT:
@@ -96,6 +97,7 @@ def _find_text_problem(text: str, kind: LogicalType) -> str:
 
 
 def _find_constant_problem(value: str, kind: LogicalType, schema: TableSchema) -> str:
+    """Return why a column of this type cannot have this constant; empty = it can."""
     if _is_text(kind):
         return _find_text_problem(value, kind)
     own = next((t for t in schema.types if t.labels and kind.kind is Kind.NATIVE and t.sql_name == kind.name), None)
@@ -108,11 +110,13 @@ def _find_constant_problem(value: str, kind: LogicalType, schema: TableSchema) -
 
 
 def _is_int(value: str, kind: LogicalType) -> bool:
+    """Return whether a text is an integer within the range of the type."""
     bits = _INT_BITS.get(kind.length, 63)
     return re.fullmatch(r"0|-?[1-9]\d{0,18}", value) is not None and -(2**bits) <= int(value) < 2**bits
 
 
 def _is_decimal(value: str, kind: LogicalType) -> bool:
+    """Return whether a text is a number with the scale of the type, and within its precision."""
     try:
         number = Decimal(value)
     except InvalidOperation:
@@ -172,4 +176,5 @@ def _rule_of(schema: TableSchema, name: str, found: Mapping[int, PlacedRules]) -
 
 
 def _kind_of(schema: TableSchema, name: str) -> Kind | None:
+    """Return the kind of the column with this name, None if there is none."""
     return next((c.type.kind for c in schema.columns if c.name == name), None)

@@ -136,7 +136,7 @@ def _spell_hashes(digests: bytes, kind: Kind) -> pa.Array:
 
 
 def _first_of_plain_years(values: pa.Array) -> pa.Array | None:
-    """Do `_first_of_year` for dates of four, two and two digits without a call for each; None = there are others."""
+    """Return the first day of each date's year at once; None unless all values are dates like 2026-01-31."""
     if values.null_count or not len(values) or values.type != _BYTES:
         return None
     _, offsets, data = values.buffers()

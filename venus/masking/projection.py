@@ -132,6 +132,7 @@ def _rewrite(sql: str, rules: dict[str, ColumnRule]) -> str:
     """Rename the quoted columns in an SQL text by the rules."""
 
     def rename(found: re.Match[str]) -> str:
+        """Return a quoted column's name at the target; other text stays."""
         text = found[0]
         name = text[1:-1].replace('""', '"')
         return '"' + _new_name(name, rules).replace('"', '""') + '"' if text[0] == '"' and name in rules else text
@@ -145,6 +146,7 @@ def _is_changed(names: set[str], rules: dict[str, ColumnRule]) -> bool:
 
 
 def _project_indexes(source: TableSchema, rules: dict[str, ColumnRule], left_out: list[LeftOut]) -> list[Index]:
+    """Return the indexes that the target can have; the others are added to `left_out`."""
     found = []
     for index in source.indexes:
         is_dropped = any(name in rules and rules[name].mask == DROP for name in index.columns)
@@ -160,6 +162,7 @@ def _project_indexes(source: TableSchema, rules: dict[str, ColumnRule], left_out
 
 
 def _project_checks(source: TableSchema, rules: dict[str, ColumnRule], left_out: list[LeftOut]) -> list[Check]:
+    """Return the check constraints that the target can have; the others are added to `left_out`."""
     found = []
     for check in source.checks:
         if _is_changed(_quoted_names(check.sql), rules):
@@ -172,6 +175,7 @@ def _project_checks(source: TableSchema, rules: dict[str, ColumnRule], left_out:
 def _project_foreign_keys(
     source: TableSchema, rules: dict[str, ColumnRule], columns: TableColumns, left_out: list[LeftOut]
 ) -> list[ForeignKey]:
+    """Return the foreign keys that the target can have; the others are added to `left_out`."""
     found, referred = [], {table: dict(names) for table, names in columns.referred}
     for key in source.foreign_keys:
         if any(name in rules and rules[name].mask == DROP for name in key.columns):

@@ -43,7 +43,7 @@ class TableColumns:
         return dict(self.rules)
 
     def to_text(self) -> str:
-        """Return it as the text that is stored with a table version."""
+        """Return the rules as the text that is stored with a table version."""
         rules = {
             str(number): {k: v for k in ("mask", "argument", "rename", "is_undecided") if (v := getattr(rule, k))}
             for number, rule in self.rules
@@ -169,6 +169,7 @@ class RuleSet:
         known: Seq[TableSchema],
         found: Mapping[int, Mapping[int, tuple[str, ColumnRule]]],
     ) -> TableColumns:
+        """Return one table's rules, the masking key's id, and the new column names of tables that it refers to."""
         referred = {
             f"{other.namespace}.{other.name}": names
             for other in known
@@ -254,12 +255,14 @@ def _find_columns(
 
 
 def _find_column(schema: TableSchema, name: str) -> Column | None:
+    """Return the column with this name; without one, the only one whose name differs in case alone."""
     exact = next((c for c in schema.columns if c.name == name), None)
     folded = [c for c in schema.columns if c.name.casefold() == name.casefold()]
     return exact or (folded[0] if len(folded) == 1 else None)
 
 
 def _find_table(table: str, known: Seq[TableSchema], place: str, elsewhere: Seq[str] | None) -> TableSchema | None:
+    """Return the table that a rule names; None if only `elsewhere` has it (None = any table). Raises ConfigError."""
     for fold in (str, str.casefold):
         meant = [s for s in known if fold(table) in (fold(s.name), fold(s.qualified_name))]
         if len(meant) == 1:

@@ -62,6 +62,7 @@ def parse_rule(value: object) -> ColumnRule:
 
 
 def _parse_mask(name: str, value: object) -> ColumnRule:
+    """Parse one entry of a rule's TOML table, such as `truncate = 4`. Raises ValueError."""
     if name == MASK:
         if value == DROP or value not in WORDS:
             nearest = suggest_nearest(value, WORDS) if isinstance(value, str) and value != DROP else ""

@@ -51,7 +51,7 @@ class ClientRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedSet:
-    """A set as it describes itself. `heard_at` is when it did so, in monotonic seconds of this process."""
+    """A broker set as it describes itself. `heard_at` is when it did so, in monotonic seconds of this process."""
 
     name: str
     set_id: str
@@ -75,11 +75,11 @@ class ReportedSet:
     heard_at: float = 0.0
 
     def takes_writes(self, business: str) -> bool:
-        """Return whether it is the home of a business; "" = of any."""
+        """Return whether the set is the home of a business; "" = of any."""
         return business in self.promoted or (self.is_home and business not in self.replaced)
 
     def has_business(self, business: str) -> bool:
-        """Return whether it serves a business; "" = any."""
+        """Return whether the set serves a business; "" = any."""
         return not business or not self.businesses or business in self.businesses or business in self.promoted
 
 
@@ -100,7 +100,7 @@ class _Entry:
 
     @property
     def is_hearsay(self) -> bool:
-        """Whether a set below has reported it, not the set itself."""
+        """Whether the description comes from a set below, not from the set itself."""
         return self.source not in ("", self.set.name)
 
 
@@ -138,7 +138,7 @@ class SetDirectory:
                 self._add(one, reporter, now)
 
     def on_answer(self, found: Sequence[ReportedSet], now: float) -> None:
-        """Record what a set above, or another broker of this set, knows."""
+        """Record the sets that a set above, or another broker of this set, knows."""
         for one in found:
             self._add(one, "", now)
 
@@ -217,7 +217,10 @@ class SetDirectory:
         return False
 
     def _own_addresses(self, one: ReportedSet, source: str, now: float) -> tuple[str, ...]:
-        """Return the addresses of a set that belong to no other one; other sets' reports take none from it."""
+        """Return a set's addresses without those of other sets, and record each conflict as a problem.
+
+        A report of a set about itself prevails over what sets below have reported about other sets.
+        """
         heard = [entry for entry in self._entries.values() if not (entry.is_hearsay and source == one.name)]
         others = [entry.set for entry in heard if now - entry.set.heard_at <= SILENT_S]
         owners = [other for other in (self._own, *others) if other is not None and other.name != one.name]
@@ -266,7 +269,10 @@ def _describe_namesakes(one: ReportedSet, other: ReportedSet) -> str:
 
 
 class Preference(Generic[NameT]):
-    """State machine of the choice in use among several; the first is the nearest. Times are monotonic seconds."""
+    """State machine that selects one of several choices, such as broker sets, and moves back to nearer ones.
+
+    The first choice is the nearest. Times are monotonic seconds.
+    """
 
     def __init__(self, choices: Sequence[NameT], *, back_after_s: float = BACK_AFTER_S) -> None:
         assert choices, "at least one choice is needed"
@@ -312,7 +318,7 @@ class Preference(Generic[NameT]):
         return self.choices[: self._in_use]
 
     def take_due(self, now: float) -> tuple[NameT, ...]:
-        """Return the nearer choices to check now; each is due again after LOOK_EVERY_S."""
+        """Return the nearer choices to check now, and record that: each is due again after LOOK_EVERY_S."""
         found = tuple(one for one in self.nearer() if now >= self._looked.get(one, float("-inf")) + LOOK_EVERY_S)
         self._looked.update(dict.fromkeys(found, now))
         return found

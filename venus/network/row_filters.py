@@ -29,7 +29,7 @@ from venus.predicates.syntax import PredicateRefused, parse, to_sql
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
-    """Filter for the rows of all tables with one name. `tables`: id and newest version of each at the cut."""
+    """Predicate for the rows of all tables with one name. `tables`: id and newest version of each at the cut."""
 
     table: str
     predicate: str
@@ -156,7 +156,7 @@ def _fit(one: RowFilter, versions: Seq[TableSchema], first: int | None) -> Fitte
 
 
 def _judge(one: RowFilter, before: Predicate | None, schema: TableSchema) -> tuple[str, Predicate | None]:
-    """Return why a filter does not fit a version, or its predicate there."""
+    """Return why a filter does not fit a version, empty = it fits, and its predicate there if there is one."""
     try:
         now = compile_predicate(one.predicate, schema)
     except PredicateRefused as refused:
@@ -274,6 +274,7 @@ class _Span:
     whole: bool = False  # every row passes, in the versions before `end`
 
     def has_version(self, version: int) -> bool:
+        """Return whether the filter applies to a version."""
         return self.first <= version and (self.end is None or version < self.end)
 
 

@@ -95,9 +95,9 @@ class Topology:
 
 
 def merge_reports(reported: Iterable[BrokerSet]) -> tuple[Topology, list[str]]:
-    """Merge the sets that brokers report, one value each; return the topology and the contradictions.
+    """Merge the sets that brokers report, by name; return the topology and the contradictions.
 
-    If brokers of a set disagree, the first report counts.
+    Addresses and upstream sets of all reports are united. For everything else the first report counts.
     """
     members: defaultdict[str, list[BrokerSet]] = defaultdict(list)
     for one in reported:
@@ -158,6 +158,7 @@ def topology_problems(
 
 
 def _name_problems(topology: Topology) -> Iterator[str]:
+    """Yield names that two sets have, and addresses that are in two sets."""
     owners: dict[str, str] = {}
     seen: set[str] = set()
     for one in topology.sets:
@@ -196,6 +197,7 @@ def _find_loop(topology: Topology, start: BrokerSet) -> list[str]:
 
 
 def _level_problems(one: BrokerSet) -> Iterator[str]:
+    """Yield why the level of a set is out of range or contradicts its tier."""
     if one.level > LEVELS_MAX or one.level < 0:
         yield f"{one.title}: level is {one.level}, and levels go from 0 to {LEVELS_MAX}"
     elif one.tier is Tier.CORE and one.level:
@@ -205,6 +207,7 @@ def _level_problems(one: BrokerSet) -> Iterator[str]:
 
 
 def _upstream_problems(topology: Topology, one: BrokerSet, *, complete: bool) -> Iterator[str]:
+    """Yield unknown, unsuitable and missing upstream sets of a set."""
     if complete:
         names = [other.name for other in topology.sets if other.name != one.name]
         for entry in topology.unknown_entries(one):
@@ -231,6 +234,7 @@ def hop_problems(lower: BrokerSet, upper: BrokerSet) -> Iterator[str]:
 
 
 def _unknown_label_problems(one: BrokerSet, labels: Collection[str] | None) -> Iterator[str]:
+    """Yield the labels that a set pulls although nothing has them; `labels` None = unknown, not checked."""
     for label in sorted(one.labels):
         if labels is not None and label not in labels:
             yield (
@@ -387,7 +391,7 @@ def _branch(view: TopologyView, one: SetView, first: str, rest: str, width: int,
 
 
 def _title(one: SetView) -> str:
-    """Return the line of a set."""
+    """Return the line of a set in the drawing."""
     parts = [one.set.tier.value, f"level {one.set.level}"] if one.asked else ["not asked"]
     if one.set.site and one.set.site != one.set.name:
         parts.append(one.set.site)

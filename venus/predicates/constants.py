@@ -145,6 +145,7 @@ def _number(constant: Constant) -> str:
 
 
 def _float(constant: Constant) -> float:
+    """Return a number as a float of eight bytes. Raises PredicateRefused if it is too large."""
     assert isinstance(constant.value, Decimal)
     found = float(constant.value)
     if found in (float("inf"), float("-inf")):
@@ -162,6 +163,7 @@ def _label(constant: Constant, text: str, schema: TableSchema, column: Column) -
 
 
 def _time(constant: Constant, text: str) -> str:
+    """Return the normal form of a time of day. Raises PredicateRefused."""
     found = _TIME.fullmatch(text)
     if found is None:
         raise _refusal(constant, f"{text!r} is not a time of day, like '17:30:00'")

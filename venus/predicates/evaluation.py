@@ -96,7 +96,7 @@ def evaluate_range(wanted: Range, values: pa.Array | Values) -> Bools:
 
 
 def _match_numbers(wanted: Range, values: Values) -> Bools:
-    """Compare as machine numbers first: rounding keeps the order, so only values equal to a bound need more."""
+    """Return which numbers are in a range: compared as floats, and exactly where the float is a bound."""
     rounded = values.numbers
     if rounded is None:
         return _match_exactly(wanted, values.there, _decimal)
@@ -108,7 +108,7 @@ def _match_numbers(wanted: Range, values: Values) -> Bools:
 
 
 def _match_floats(wanted: Range, values: Values) -> Bools:
-    """Compare numbers of eight bytes."""
+    """Return which floats of eight bytes are in a range."""
     return _compare(wanted, _machine_numbers(values.there) if values.numbers is None else values.numbers)
 
 
@@ -121,7 +121,7 @@ def _machine_numbers(values: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _compare(wanted: Range, numbers: npt.NDArray[np.float64]) -> Bools:
-    """Compare; NaN is above everything, as PostgreSQL and Oracle have it."""
+    """Return which floats are in a range; NaN is above everything, as PostgreSQL and Oracle have it."""
     found: Bools
     if wanted.values is not None:
         found = np.isin(numbers, [float(v.key) for v in wanted.values])
@@ -143,6 +143,7 @@ def _constants(wanted: Range) -> list[Value]:
 
 
 def _decimal(text: str) -> Any:
+    """Return the sort key of a number; NaN is above every other."""
     return Decimal(text) if text != "NaN" else _GREATEST
 
 
@@ -169,7 +170,7 @@ _GREATEST = _Greatest()
 
 
 def _match_bytes(wanted: Range, values: Values) -> Bools:
-    """Compare byte by byte; for UTF-8 that is by code point."""
+    """Return which values are in a range, compared byte by byte; for UTF-8 that is by code point."""
     return _compare_ordered(wanted, values.plain(wanted.sort))
 
 
@@ -190,7 +191,8 @@ def _as_is(values: pa.Array) -> pa.Array:
     return pc.cast(values, pa.large_binary())
 
 
-def _pad_years(values: pa.Array) -> pa.Array:
+def _strip_blanks(values: pa.Array) -> pa.Array:
+    """Return texts as bytes without blanks at the end, which do not count in types of fixed length."""
     return _as_is(pc.utf8_rtrim(pc.cast(values, pa.large_string()), " "))
 
 
@@ -200,13 +202,13 @@ def _times(values: pa.Array) -> pa.Array:
 
 
 _AS_BYTES: dict[PredicateSort | None, Callable[[pa.Array], pa.Array]] = {
-    PredicateSort.PADDED: _pad_years,
+    PredicateSort.PADDED: _strip_blanks,
     PredicateSort.TIME: _times,
 }
 
 
 def _match_moments(wanted: Range, values: Values) -> Bools:
-    """Compare dates and moments: as text in the years 0001 to 9999, which is their order; the others one by one."""
+    """Return which dates and moments are in a range: compared as text if that keeps the order, else by sort keys."""
     texts = pc.cast(values.there, pa.large_string())
     regular = _bools(pc.match_substring_regex(texts, _REGULAR))
     if regular.all():
@@ -234,14 +236,16 @@ def _normalise_moments(texts: pa.Array, sort: PredicateSort | None) -> pa.Array:
 
 
 def _strip_zeros(texts: pa.Array) -> pa.Array:
+    """Remove the zeros at the end of a fraction, and its point if no digit is left."""
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
     return pc.if_else(pc.match_substring(texts, "."), trimmed, texts)
 
 
 def _with_years(wanted: Range) -> Range:
-    """Return the range with its constants in the form of `_year_and_rest`."""
+    """Return the range with its constants as sort keys of year and rest."""
 
     def shift(bound: Bound | None) -> Bound | None:
+        """Replace the constant of a bound by its sort key."""
         return bound and replace(bound, value=replace(bound.value, key=_year_and_rest(bound.value.key.decode())))
 
     values = wanted.values and tuple(replace(v, key=_year_and_rest(v.key.decode())) for v in wanted.values)
@@ -315,7 +319,7 @@ def _moment_numbers(texts: pa.Array, sort: PredicateSort) -> npt.NDArray[np.floa
 
 
 def _match_exactly(wanted: Range, values: pa.Array, key: Callable[[str], Any]) -> Bools:
-    """Compare each distinct text once."""
+    """Return which values are in a range; `key` converts each distinct text to its sort key."""
     coded = pc.cast(values, pa.large_string()).dictionary_encode()
     verdicts = np.fromiter((wanted.holds(key(t)) for t in coded.dictionary.to_pylist()), dtype=np.bool_)
     found: Bools = verdicts[coded.indices.to_numpy(zero_copy_only=False)]
@@ -323,6 +327,7 @@ def _match_exactly(wanted: Range, values: pa.Array, key: Callable[[str], Any]) -
 
 
 def _bools(array: pa.Array) -> Bools:
+    """Return an Arrow array of booleans as a numpy array."""
     found: Bools = array.to_numpy(zero_copy_only=False)
     return found
 

@@ -53,7 +53,7 @@ class Range:
         return " and ".join(found) or f"{name} is not null"
 
     def holds(self, key: Any) -> bool:
-        """Return whether a value that is not NULL is in it."""
+        """Return whether a value that is not NULL is in the range."""
         if self.null:
             return False
         if self.values is not None:
@@ -236,6 +236,7 @@ def _is_above(wide: Bound | None, narrow: Bound | None) -> bool:
 
 
 def _is_below(wide: Bound | None, narrow: Bound | None) -> bool:
+    """Return whether the upper bound `narrow` is at or below the upper bound `wide`."""
     if wide is None or narrow is None:
         return wide is None
     same = narrow.value.key == wide.value.key and (wide.inclusive or not narrow.inclusive)

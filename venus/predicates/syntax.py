@@ -155,9 +155,11 @@ class _Parser:
 
     @property
     def _word(self) -> Word:
+        """The next word, which is not consumed."""
         return self._words[self._next]
 
     def _take(self) -> Word:
+        """Consume the next word and return it; the end marker stays."""
         word = self._word
         self._next += word.sort != "end"
         return word
@@ -181,6 +183,7 @@ class _Parser:
             raise self._refusal(word, f"{word.text!r} where AND or the end was expected")
 
     def conjunction(self) -> tuple[Term, ...]:
+        """Parse terms that are joined by AND."""
         terms = list(self._item())
         while self._accept("and"):
             terms += self._item()
@@ -218,17 +221,18 @@ class _Parser:
             case "in":
                 return (self._make_term(column, "in", self._list()),)
             case "is":
-                return (self._null(column),)
-        raise self._refuse_sign(column, sign)
+                return (self._null_test(column),)
+        raise self._sign_refusal(column, sign)
 
-    def _null(self, column: Word) -> Term:
+    def _null_test(self, column: Word) -> Term:
         """Parse the rest of IS NULL or IS NOT NULL."""
         sign = "not null" if self._accept("not") else "null"
         if not self._accept("null"):
             raise self._refusal(self._word, "IS can be followed by NULL or NOT NULL only")
         return self._make_term(column, sign, ())
 
-    def _refuse_sign(self, column: Word, sign: Word) -> PredicateRefused:
+    def _sign_refusal(self, column: Word, sign: Word) -> PredicateRefused:
+        """Return the error for a sign that does not compare a column with a constant."""
         if sign.key == "(":
             return self._refusal(column, f"{column.text}() is a function; a range is about the column itself")
         if sign.key in ("<>", "!=", "not"):
@@ -250,10 +254,12 @@ class _Parser:
         return self._make_term(self._column(), _MIRRORED[sign.key], (constant,))
 
     def _make_term(self, column: Word, sign: str, values: tuple[Constant, ...]) -> Term:
+        """Return a term; a quoted column name loses its quotes."""
         name = column.text[1:-1].replace('""', '"') if column.sort == "quoted" else column.text
         return Term(name, column.sort == "quoted", column.at, sign, values)
 
     def _column(self) -> Word:
+        """Consume the name of a column. Raises PredicateRefused for any other word."""
         word = self._take()
         if word.sort == "end":
             raise self._refusal(word, "the text ends where a column was expected")
@@ -262,12 +268,14 @@ class _Parser:
         return word
 
     def _is_constant(self) -> bool:
+        """Return whether the next word begins a constant."""
         word = self._word
         if word.key in _TYPED:
             return self._words[self._next + 1].sort == "text"
         return word.sort in ("text", "number", "bytes") or word.key in ("true", "false", "null")
 
     def _list(self) -> tuple[Constant, ...]:
+        """Parse the constants of IN, in parentheses."""
         opened = self._word
         if not self._accept("("):
             raise self._refusal(opened, "IN needs its values in parentheses")
@@ -281,6 +289,7 @@ class _Parser:
         return tuple(values)
 
     def _constant(self) -> Constant:
+        """Parse a constant. Raises PredicateRefused for anything else."""
         if not self._is_constant():
             raise self._no_constant(self._word)
         word = self._take()
@@ -321,6 +330,7 @@ def _constant_of(word: Word) -> Constant:
 
 
 def _number(word: Word) -> Decimal:
+    """Return the number that a word spells. Raises PredicateRefused for too many digits."""
     try:
         found = Decimal(word.text)
     except InvalidOperation:

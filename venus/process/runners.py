@@ -61,10 +61,10 @@ class LocalRunner:
         workers = min(self._workers, len(tasks))
         if workers <= 1:
             return map(function, tasks)
-        return self._by_pool(function, tasks, workers)
+        return self._run_in_pool(function, tasks, workers)
 
     @staticmethod
-    def _by_pool(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
+    def _run_in_pool(function: Callable[[T], R], tasks: Sequence[T], workers: int) -> Iterator[R]:
         """Run the tasks in spawned processes: neither a database driver nor gRPC survives a fork."""
         context = multiprocessing.get_context("spawn")
         left = dict(enumerate(tasks))
@@ -81,13 +81,14 @@ class LocalRunner:
 
 
 def _start_worker() -> None:
-    """Prepare a worker before its imports: it must end with its parent, even if the parent is killed."""
+    """Prepare a worker process before its imports, and start the thread that ends it with its parent."""
     keep_freed_memory()
     delay_collection()
     threading.Thread(target=_end_with_parent, name="venus-parent", daemon=True).start()
 
 
 def _end_with_parent() -> None:
+    """Wait for the end of the parent process, then end this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -95,7 +96,7 @@ def _end_with_parent() -> None:
 
 
 def _call(function: Callable[[T], R], task: T) -> R:
-    """Call a function in a worker, after all imports."""
+    """Call a function in a worker; before that, exclude all imported objects from garbage collection."""
     freeze_objects()
     return function(task)
 

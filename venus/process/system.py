@@ -63,15 +63,16 @@ ROOT = Path("/")
 
 def state_folder() -> Path:
     """Return the folder for files kept between runs; it may be absent, and creating it may fail."""
-    return _folder("XDG_STATE_HOME", ".local/state")
+    return _venus_folder("XDG_STATE_HOME", ".local/state")
 
 
 def cache_folder() -> Path:
     """Return the folder for caches."""
-    return _folder("XDG_CACHE_HOME", ".cache")
+    return _venus_folder("XDG_CACHE_HOME", ".cache")
 
 
-def _folder(variable: str, below_home: str) -> Path:
+def _venus_folder(variable: str, below_home: str) -> Path:
+    """Return VENUS's folder in the folder that a variable names, or else in one below the user's home."""
     chosen = os.environ.get(variable)
     return Path(chosen or _home() / below_home) / "venus"
 
@@ -85,9 +86,9 @@ def _home() -> Path:
 
 
 def delay_collection() -> None:
-    """Delay the first collection until the start is over; after that the collector works as usual.
+    """Delay the first garbage collection until the start is over; after that the collector works as usual.
 
-    Only for a process of VENUS's own.
+    Only a process of VENUS itself may call this.
     """
     global _is_own_process
     _is_own_process = True
@@ -96,10 +97,10 @@ def delay_collection() -> None:
 
 
 def freeze_objects() -> None:
-    """Exclude all present objects from collection permanently, and collect as usual afterwards.
+    """Exclude all present objects from garbage collection permanently, and collect as usual afterwards.
 
-    For processes that keep running. They need frequent collections, because a failed call leaves garbage that holds its
-    frame. In the process of another program nothing is frozen, because its garbage would never be collected.
+    Processes that keep running call this. They need frequent collections, because a failed call leaves garbage that
+    holds its frame. In the process of another program nothing is frozen, because its garbage would never be collected.
     """
     if _is_own_process:
         gc.freeze()
@@ -107,6 +108,7 @@ def freeze_objects() -> None:
 
 
 def _restore_threshold(phase: str, _: Mapping[str, int]) -> None:
+    """Restore the collector's usual threshold at the end of a collection, as its callback."""
     if phase == "stop":
         gc.set_threshold(*_USUAL)
         if _restore_threshold in gc.callbacks:
@@ -124,13 +126,13 @@ _MAPPED_BYTES = 32 << 20
 
 
 def share_heaps() -> None:
-    """Let all threads share two heaps. Call it before they start.
+    """Let all threads share two of malloc's heaps. Call it before they start.
 
     One thread allocates the body of a message and another one frees it, and a heap cannot use the free memory of
     another heap. With two heaps an overloaded broker grows less than with glibc's eight for each core, for the same
     CPU. Blocks with separate mappings (M_MMAP_THRESHOLD) need even less memory, but a third more CPU.
     """
-    _set(_M_ARENA_MAX, ARENAS)
+    _set_malloc_parameter(_M_ARENA_MAX, ARENAS)
 
 
 def keep_freed_memory() -> None:
@@ -140,12 +142,12 @@ def keep_freed_memory() -> None:
     returns them to the system, so that every page is faulted in and cleared for the next array. That costs a tenth of
     the CPU of capture and apply; keeping them costs at most 3 % more memory.
     """
-    _set(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
-    _set(_M_TRIM_THRESHOLD, KEPT_BYTES)
+    _set_malloc_parameter(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+    _set_malloc_parameter(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
-def _set(parameter: int, value: int) -> None:
-    """Set a parameter of malloc, if the C library has that function."""
+def _set_malloc_parameter(parameter: int, value: int) -> None:
+    """Set a parameter of malloc, if the C library has the function mallopt."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(parameter, value)
@@ -162,6 +164,7 @@ def loops_cpu_s() -> float:
 
 
 def _thread_cpu_s(thread: threading.Thread) -> float:
+    """Return the CPU time that a thread has used; 0 if it has just ended."""
     try:
         stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
     except OSError:  # the thread has just ended

@@ -40,7 +40,7 @@ class CutStage:
 
     @property
     def id(self) -> str:
-        """The id of the cut."""
+        """The id of the cut: the business and the number of the cut's first batch."""
         return f"{self.business}/{self.cut}"
 
 
@@ -64,7 +64,7 @@ def has_listener() -> bool:
 
 
 def step_time_us() -> int:
-    """Return the time for a step; 0 without a listener."""
+    """Return the present time in Unix microseconds, for a step of a stage; 0 without a listener."""
     return time.time_ns() // 1000 if has_listener() else 0
 
 
@@ -149,6 +149,7 @@ class SpanListener:
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def _span(self, stage: CutStage, trace: int) -> Any:
+        """Build the OpenTelemetry span of a stage."""
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.trace import SpanContext, TraceFlags
 

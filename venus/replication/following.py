@@ -48,7 +48,7 @@ class Following:
         return [] if counts or self._asked_at is None else self._fetch(now)
 
     def tick(self, now: float) -> list[m.Effect]:
-        """Repeat a fetch without a reply."""
+        """Send a fetch if none is open, or again if its reply is overdue."""
         if self._asked_at is None or now - self._asked_at > self._patience.fetch_s:
             return self._fetch(now)
         return []
@@ -140,6 +140,7 @@ class Following:
         return [m.Truncate(order=position.next_order(), end=end)]
 
     def _on_trimmed(self, answer: m.LogTrimmed) -> list[m.Effect]:
+        """Install the leader's full data if the leader's log begins after the end of this one."""
         if answer.start <= self._position.end:
             return []  # a reply to an earlier fetch
         return self._reinstall(f"its log starts at entry {answer.start}, ours ends before that")
@@ -151,6 +152,7 @@ class Following:
         return [m.Reinstall(leader=self.leader, reason=reason, diverged=diverged)]
 
     def _fetch(self, now: float) -> list[m.Effect]:
+        """Send a fetch, unless the log is about to change or its data is incomplete."""
         if not self._is_ready:
             self._asked_at = None  # sent once the log has settled
             return []

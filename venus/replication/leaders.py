@@ -45,6 +45,7 @@ class LeaderSchedule:
         """
 
         def order(member: Member) -> tuple[object, ...]:
+            """Return a sort key of a candidate: the best comes first."""
             broker = self._live[member]
             rank = self.rank(member.broker)
             return broker.draining, bool(broker.unhealthy), rank, broker.priority, member != first, member
@@ -115,6 +116,7 @@ class _Balance:
 
     @property
     def mean(self) -> float:
+        """The mean number of businesses that a broker leads."""
         return sum(self.led.values()) / max(1, len(self.led))
 
     def find_path(self) -> list[str]:

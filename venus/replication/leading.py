@@ -69,10 +69,10 @@ class FollowerProgress:
 def high_watermark(
     own_end: int, known: Leadership, asked_for: Leadership | None, ends: Mapping[Member, int], before: int
 ) -> int:
-    """Return the newest index that is safe; `before` is the previous one; the index never falls.
+    """Return the newest index on the disks of all members that may lead next; `before` if too few are in sync.
 
-    `own_end` is the end of the log on the leader's disk; `asked_for` is a requested change of the record that has no
-    answer yet.
+    `before` is the previous high watermark, which never falls; `own_end` is the end of the log on the leader's disk;
+    `asked_for` is a requested change of the record that has no answer yet.
     """
     sets = [known.in_sync] if asked_for is None else [known.in_sync, asked_for.in_sync]
     if min(map(len, sets)) < known.min_in_sync:
@@ -187,7 +187,7 @@ def _format_entries(count: int) -> str:
 
 
 class Leading:
-    """State of the leader of one term. `followers` has the progress of the others."""
+    """State of a replica that leads in one term. `followers` has the progress of each follower."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class Leading:
         self._requested = None
 
     def on_swap_result(self, event: m.SwapResult) -> None:
-        """Handle the result of a swap."""
+        """Handle the result of a requested change; its success proves that no other leader was elected."""
         if event.stored is not None and event.after == self._requested and self._asked_confirms:
             self.confirmed = True
 

@@ -76,7 +76,7 @@ class LiveBroker:
 
     @property
     def is_degraded(self) -> bool:
-        """Whether it limits a lane because of its load."""
+        """Whether the broker has partly given up a lane of work because of its load."""
         return self.unhealthy.startswith(LANE)
 
 
@@ -98,7 +98,7 @@ class LossWindow:
 
     @property
     def is_measured(self) -> bool:
-        """Whether its end is known."""
+        """Whether the end of the window is known."""
         return self.end_offset >= 0
 
     def __str__(self) -> str:

@@ -89,6 +89,7 @@ class Replica:
         return effects
 
     def _on_record(self, event: m.RecordRead, now: float) -> list[m.Effect]:
+        """Handle a record of the business from the coordinator; an older one is ignored."""
         known, leadership = self.known, event.leadership
         if known is not None and leadership.version <= known.version:
             return []
@@ -125,6 +126,7 @@ class Replica:
         return [*retiring, *self._role.begin(now)]
 
     def _on_log_changed(self, event: LogChanged, now: float) -> list[m.Effect]:
+        """Record the state of the log, then let the role continue."""
         self.position.update(event)
         if isinstance(self._role, Leading):
             return [*self._advance(now), *self._role.on_log_changed(now)]
@@ -139,12 +141,14 @@ class Replica:
         return self._on_log_changed(event.log, now)
 
     def _on_brokers(self, event: m.BrokersRead, now: float) -> list[m.Effect]:
+        """Record the living brokers, then do the periodic work at once."""
         self.live = dict(event.brokers)
         self._elections.ranks = event.ranks
         self._live_is_newer = True
         return self._on_tick(m.Tick(), now)
 
     def _on_lease(self, event: m.LeaseChanged, now: float) -> list[m.Effect]:
+        """Record the end of this broker's lease; a leader whose lease had lapsed must confirm its record."""
         lapsed = self.lease_until <= now
         self.lease_until = event.until if event.until == m.NO_LEASE else max(self.lease_until, event.until)
         if lapsed and isinstance(self._role, Leading):
@@ -152,17 +156,21 @@ class Replica:
         return self._advance(now)
 
     def _on_fetch_reply(self, event: m.FetchReply, now: float) -> list[m.Effect]:
+        """Pass the leader's reply to the follower role; ignore it if this replica does not follow."""
         return self._role.on_fetch_reply(event, now) if isinstance(self._role, Following) else []
 
     def _on_ballot(self, event: m.BallotReceived, now: float) -> list[m.Effect]:
+        """Pass a ballot to the election that this replica runs."""
         if self.known is None or self.live is None or not self._live_is_newer:
             return []
         return self._elections.on_ballot(event, self.known, self.live, now)
 
     def _on_hand_over(self, event: m.HandOverRequest, now: float) -> list[m.Effect]:
+        """Begin to hand the leadership over, if this replica leads."""
         return self._role.hand_over(event.to, now) if isinstance(self._role, Leading) else []
 
     def _on_fetch(self, event: m.FetchRequest, now: float) -> list[m.Effect]:
+        """Handle a follower's fetch; refuse it if this replica does not lead in its term."""
         known = self.known
         if not isinstance(self._role, Leading) or known is None or event.term != known.term:
             newest = known.term if known is not None else 0
@@ -172,6 +180,7 @@ class Replica:
         return [*self._advance(now), *effects]
 
     def _on_ballot_request(self, event: m.BallotRequest, now: float) -> list[m.Effect]:
+        """Send a ballot if the term is newer and this replica's data is complete."""
         newest = self.known.term if self.known is not None else 0
         if event.term <= newest or not self.position.whole:
             return []
@@ -190,6 +199,7 @@ class Replica:
         )
 
     def _on_swap_result(self, event: m.SwapResult, now: float) -> list[m.Effect]:
+        """Handle the result of a swap: take over the stored record, or read the records again."""
         effects: list[m.Effect] = []
         if isinstance(self._role, Leading):
             self._role.on_swap_result(event)
@@ -219,6 +229,7 @@ class Replica:
         return self.known.policy is Policy.CONSISTENCY or (self._role.confirmed and now < self.lease_until)
 
     def _on_tick(self, _: m.Tick, now: float) -> list[m.Effect]:
+        """Do the periodic work of the role and of elections."""
         known = self.known
         if known is None:
             return []

@@ -99,7 +99,7 @@ class AdminClient:
         return list(self._ask(business, "CloseLosses", request, broker_pb2.CloseLossesAnswer).waiting_for)
 
     def give_up(self, business: str, home_terms: Sequence[int]) -> None:
-        """Accept what promotions may have lost, without a comparison."""
+        """Close the loss windows of promotions without a comparison: accept what may have been lost."""
         request = broker_pb2.CloseLossesRequest(business=business, home_terms=home_terms, give_up=True)
         self._ask(business, "CloseLosses", request, broker_pb2.CloseLossesAnswer)
 
@@ -118,6 +118,7 @@ class AdminClient:
         self._connection.close()
 
     def _ask(self, business: str, method: str, request: Message, kind: type[M], timeout_s: float | None = None) -> M:
+        """Call a method of the Admin service, and return its answer."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return self._connection.call(
             business, lambda channel: ask(channel, f"Admin/{method}", request, kind, timeout_s=limit_s)

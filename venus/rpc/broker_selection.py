@@ -72,7 +72,7 @@ class BrokerSelector:
             return list(dict.fromkeys([leader, *rest] if leader else rest))
 
     def patience_s(self, address: str) -> float | None:
-        """Return the timeout of a probe, or None if the broker is used normally."""
+        """Begin a probe of an isolated broker if it is due, and return its timeout; None = connect normally."""
         with self._lock:
             breaker = self._breakers.get(address)
             probe = breaker is not None and breaker.start_probe(self._monotonic())
@@ -105,7 +105,7 @@ class BrokerSelector:
             now = self._monotonic()
             known = self._is_isolated(address, now)
             wait_s = self._breaker(address).record_failure(now, reason)
-            whole = self._is_whole_set_away(address, now)
+            whole = self._record_away(address, now)
         if len(self.addresses) > 1 and not known:  # a leader that is named is still asked, maybe often
             logger.warning("broker %s is isolated for %.0f s: %s", address, wait_s, reason or "it is away")
         if whole:
@@ -119,7 +119,7 @@ class BrokerSelector:
         """
         self.try_last(address)
         with self._lock:
-            whole = self._is_whole_set_away(address, self._monotonic())
+            whole = self._record_away(address, self._monotonic())
         if whole:
             self.record_lost_set(address)
 
@@ -131,7 +131,7 @@ class BrokerSelector:
                 breaker.record_unknown(self._monotonic())
 
     def try_last(self, address: str) -> None:
-        """Try the broker after this one first, and forget what this one leads."""
+        """Let another broker of the set be tried before this one, and forget which businesses this one leads."""
         with self._lock:
             self._leaders = {business: leader for business, leader in self._leaders.items() if leader != address}
             one = self._set_of(address)
@@ -227,8 +227,8 @@ class BrokerSelector:
         self._leaders.clear()
         logger.warning("the brokers %s are asked from now on, no longer %s", ", ".join(now), ", ".join(before))
 
-    def _is_whole_set_away(self, address: str, now: float) -> bool:
-        """Record that a broker is away; return whether its whole set is."""
+    def _record_away(self, address: str, now: float) -> bool:
+        """Record that a broker is away; return whether every broker of its set is."""
         self._away[address] = now
         return all(now - self._away.get(other, -AWAY_S) < AWAY_S for other in self._set_of(address))
 

@@ -225,6 +225,7 @@ def _check_tls(plain: socket.socket, address: str) -> VenusError | None:
 def _untrusted_error(
     address: str, host: str, error: ssl.SSLCertVerificationError, proof: ClientCredentials
 ) -> VenusError:
+    """Return the error that says why the broker's certificate is not trusted, with the remedy."""
     text = error.verify_message
     if "expired" in text:
         return Untrusted(f"the certificate of the broker at {address} has expired", hint=RENEW)
@@ -242,6 +243,7 @@ def _untrusted_error(
 
 
 def _not_admitted_error(address: str, proof: ClientCredentials) -> VenusError:
+    """Return the error of a client whose certificate the broker does not accept, or that has none."""
     if not proof.certificate:
         hint = "set certificate and key in [security]: venus certs issue NAME --role ROLE makes them"
         return Untrusted(f"the broker at {address} asks for a certificate, and this process has none", hint=hint)
@@ -250,6 +252,7 @@ def _not_admitted_error(address: str, proof: ClientCredentials) -> VenusError:
 
 
 def _handshake_error(address: str, error: ssl.SSLError, proof: ClientCredentials) -> VenusError:
+    """Return the error for a failed TLS handshake that was not about the broker's certificate."""
     reason = (error.reason or "").replace("_", " ").lower()
     if "wrong version" in reason or "record layer" in reason:
         hint = "unset security.ca, or give the broker a certificate (docs/how-to/tls.md)"

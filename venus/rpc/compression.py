@@ -53,6 +53,7 @@ class BodyCompressor:
         return frame
 
     def _compress(self, message: broker_pb2.Half | broker_pb2.Increment, generation: int) -> None:
+        """Replace the body of a large message by a block of the compressed stream."""
         if message.ByteSize() < LARGE_BYTES:  # the size is computed without a copy
             return
         if self._stream is None or generation != self._generation:
@@ -151,7 +152,7 @@ def check_frame(messages: Iterable[broker_pb2.Half | broker_pb2.Increment]) -> N
 
 
 def is_large(frame: broker_pb2.DeliveryFrame) -> bool:
-    """Return whether compression may take a moment."""
+    """Return whether compressing a frame may take a noticeable time."""
     return frame.ByteSize() >= LARGE_BYTES
 
 
@@ -169,7 +170,7 @@ def cost(message: broker_pb2.Increment | broker_pb2.SnapshotChunk) -> int:
 
 
 class Credit:
-    """The broker's account of one consumer."""
+    """The number of bytes that the broker may still send to one consumer."""
 
     def __init__(self, granted: int) -> None:
         self.balance = self._whole = granted

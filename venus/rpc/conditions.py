@@ -46,7 +46,7 @@ class LastComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFigures:
-    """The figures of one database."""
+    """Row counts, the progress of fills and the last comparison of one database."""
 
     #: Database and host, never a user or a password.
     place: str = ""
@@ -126,12 +126,12 @@ class TableCondition:
 
     @property
     def is_following(self) -> bool:
-        """Whether every change is applied at once."""
+        """Whether changes of the table are applied as they come: it is active and has no quarantined rows."""
         return self.state == ACTIVE and not self.quarantined
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether there is nothing to report about it."""
+        """Whether there is nothing to report about the table."""
         return self.is_following and not self.rows and not self.columns and not self.has_failed_resync
 
     @property
@@ -174,7 +174,7 @@ def locked_condition(name: str, holder: str) -> TableCondition:
 
 
 def switch_conditions(advice: str) -> tuple[TableCondition, ...]:
-    """Return the condition of an unfinished switch, with the `advice` of the status; none without a switch."""
+    """Return the condition that reports an unfinished cut-over with its `advice`; none without advice."""
     return (TableCondition(table_id=0, name="switch", state=SWITCHING, reason=advice),) if advice else ()
 
 
@@ -202,7 +202,10 @@ class AdapterCondition:
         cut_over: str = "",
         figures: AdapterFigures = NO_FIGURES,
     ) -> AdapterCondition:
-        """Omit ordinary tables. First come those that need an operator, of these the uncaptured ones last."""
+        """Build a condition from the tables that are not ordinary.
+
+        Those that need an operator come first, and among these the uncaptured ones last.
+        """
         reported = sorted(
             (t for t in tables if not t.is_ordinary),
             key=lambda t: (t.state in MOVING_STATES, t.state == NOT_CAPTURED, t.name),
@@ -238,7 +241,7 @@ def _describe_problem(table: TableCondition, at: str) -> str:
 
     A table that is RELEASED is no problem: an operator requested that, and `released_tables` reports it.
     """
-    way_out = _find_way_out(table, at)
+    way_out = _find_remedy(table, at)
     if table.state == NOT_CAPTURED:
         return uncaptured_problem(table.name, table.reason)
     if table.state == SWITCHING:
@@ -283,8 +286,8 @@ def unaccounted_problem(rows: int, target: str) -> str:
     )
 
 
-def _find_way_out(table: TableCondition, at: str) -> str:
-    """Return the remedy, unless the reason names it; `at` names the target as an option, empty at the source."""
+def _find_remedy(table: TableCondition, at: str) -> str:
+    """Return what the operator can do, unless the reason names it; `at` is the option for the target, if any."""
     if "`venus " in table.reason or table.reason.startswith((UNREADABLE, UNUSABLE)):
         return ""
     if table.state == "HALTED" and not table.reason.startswith(RESYNC_FAILED):

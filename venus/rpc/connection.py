@@ -131,9 +131,9 @@ class BrokerConnection:
         return set(order[: order.index(address)])
 
     def _open(self, order: list[str]) -> tuple[str, grpc.Channel]:
-        """Connect to the first broker in `order` that serves."""
+        """Connect to the first broker in `order` that serves, and begin to probe nearer sets."""
         try:
-            return self._first_of(order)
+            return self._connect_to_first(order)
         finally:
             self._set = self._brokers.set_in_use
             self._brokers.start_probing(self._accepts_connection)
@@ -141,12 +141,12 @@ class BrokerConnection:
     def _accepts_connection(self, address: str) -> bool:
         """Return whether a broker accepts a connection."""
         try:
-            self._open_one(address, LOOK_TIMEOUT_S).close()
+            self._open_channel(address, LOOK_TIMEOUT_S).close()
         except VenusError:
             return False
         return True
 
-    def _first_of(self, order: list[str]) -> tuple[str, grpc.Channel]:
+    def _connect_to_first(self, order: list[str]) -> tuple[str, grpc.Channel]:
         """Connect to the first broker that serves, within the time limit for all of them."""
         end = time.monotonic() + self._timeout_s
         share_s = self._timeout_s if len(order) == 1 else max(SHARE_S_MIN, self._timeout_s / len(order))
@@ -159,7 +159,7 @@ class BrokerConnection:
             waited = Stopwatch()
             allowed_s = min(left_s, patience_s or share_s)
             try:
-                channel = self._open_one(address, allowed_s)
+                channel = self._open_channel(address, allowed_s)
             except Unavailable as error:
                 self._on_failure(address, error, stalled=waited.missed_s() > STALLED_PART * allowed_s)
                 failures[address] = error
@@ -183,7 +183,8 @@ class BrokerConnection:
         else:
             self._brokers.record_lost(address, _reason(error))
 
-    def _open_one(self, address: str, timeout_s: float) -> grpc.Channel:
+    def _open_channel(self, address: str, timeout_s: float) -> grpc.Channel:
+        """Open a channel to one broker, with this client's credentials."""
         return open_channel(BrokerAddress(address, self._proof), timeout_s=timeout_s, keepalive_s=self._keepalive_s)
 
     def _no_leader_error(self, error: NotLeader, asked: list[str]) -> NotLeader:

@@ -191,6 +191,7 @@ class DirectoryFollower(Generic[S]):
     # -- the file ------------------------------------------------------------------------------------------------
 
     def _save(self, answer: network_pb2.WhereAnswer) -> None:
+        """Keep the answer in a file for the next start; a failure is only logged."""
         part = self._file.with_suffix(f".{os.getpid()}")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -211,6 +211,7 @@ class GrpcStream(Generic[SentT, FrameT]):
             self._reader.join()
 
     def _read(self, call: grpc._CallIterator[FrameT]) -> None:
+        """Pass frames from the broker to the client, and at the end the error that ended the stream."""
         error: VenusError
         try:
             for frame in call:

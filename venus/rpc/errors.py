@@ -140,7 +140,10 @@ def reason(error: grpc.RpcError) -> str:
 
 @asynccontextmanager
 async def abort_on_error(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-    """Run the body of a handler. A peer that has left gets no answer."""
+    """Run the body of a handler; end the call with the status of an error that it raises.
+
+    A peer that has left gets no answer.
+    """
     try:
         yield
     except grpc.aio.AbortError:
@@ -155,6 +158,7 @@ async def abort_on_error(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIt
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: VenusError) -> None:
+    """End a call with the status of an error, unless its peer has left."""
     if not context.done():
         status = to_status(error)
         await context.abort(status.code, status.details, status.metadata)

@@ -92,7 +92,7 @@ class LoopBridge:
             self._wake()
 
     def post_idly(self, call: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
-        """Run `call` in the loop, in the order of posting, with the next call that wakes it."""
+        """Queue `call` without waking the loop: it runs, in the order of posting, with the next call that does."""
         self._calls.append((call, args))
 
     @contextlib.contextmanager
@@ -108,6 +108,7 @@ class LoopBridge:
                 self._wake()
 
     def _wake(self) -> None:
+        """Wake the loop to run all queued calls, unless it is woken already."""
         if not self._woken:
             self._woken = True
             try:
@@ -116,6 +117,7 @@ class LoopBridge:
                 self._calls.clear()
 
     def _run(self) -> None:
+        """Run all queued calls, in the loop."""
         self._woken = False
         while self._calls:
             call, args = self._calls.popleft()
@@ -144,6 +146,7 @@ class LoopBridge:
         opening = asyncio.ensure_future(self.run_blocking(lane, call, *args, **_))
 
         def close_unwanted(done: asyncio.Future[T]) -> None:
+            """Close what the cancelled call has opened."""
             if not done.cancelled() and done.exception() is None:
                 with contextlib.suppress(RuntimeError):  # the lanes are closed because the broker stops
                     self.run_in_background(lane, close, done.result())

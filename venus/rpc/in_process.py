@@ -182,7 +182,7 @@ def find_broker(reach: str) -> InProcessBroker | None:
 
 
 class InProcessConnection:
-    """Substitute for a connection to a broker (venus/rpc/connection.py)."""
+    """Stand-in for a connection (venus/rpc/connection.py) to a broker of this process."""
 
     can_move_nearer: Final = False
 

@@ -417,6 +417,7 @@ class _Plan:
 
 @cache
 def _plan(kind: Descriptor) -> _Plan:
+    """Return the checks of a kind of message, prepared once."""
     parts = tuple(
         (field.name, is_repeated(field))
         for field in kind.fields

@@ -100,6 +100,7 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
             return self._error
 
     def _wait(self, timeout_s: float) -> bool:
+        """Wait until a frame has arrived; return False after the timeout. Raises the error that ended the stream."""
         end = time.monotonic() + timeout_s
         while not self._arrived:  # what has arrived counts, even if the stream has failed after it
             if self._error is not None:

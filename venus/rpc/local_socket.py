@@ -35,7 +35,7 @@ _UNKNOWN_USER = 65_534
 
 
 class PieceKind(IntEnum):
-    """Kind of a piece."""
+    """Kind of a piece of a local stream."""
 
     #: The first piece from the client; it names the method of the stream.
     OPEN = 0

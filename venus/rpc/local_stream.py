@@ -194,12 +194,13 @@ class LocalStream(Generic[SentT, FrameT]):
                     return
 
     def _add(self, kind: PieceKind) -> None:
-        """Send a piece without content after all unsent bytes."""
+        """Append a piece without content to the unsent bytes."""
         self._unsent = memoryview(bytes(self._unsent) + build_piece(kind))
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Receive until the stream ends, close the socket, and pass the cause to the client."""
         connected = self._socket
         assert connected is not None
         error: VenusError

@@ -70,7 +70,7 @@ class NearestSubscriber(Subscriber):
         try:
             taken = self._reader.increments(timeout_s)
         except VenusError as error:
-            self._leave(self._reader.address, error)
+            self._avoid(self._reader.address, error)
             self._move_reader()
             return []
         if taken:
@@ -118,7 +118,7 @@ class NearestSubscriber(Subscriber):
             except VenusError as error:
                 if address == self.address:
                     raise
-                self._leave(address, error)
+                self._avoid(address, error)
         raise Unavailable("no broker can be read")  # never reached: the leader is the last candidate
 
     def _candidates(self) -> list[str]:
@@ -147,7 +147,7 @@ class NearestSubscriber(Subscriber):
             raise
         return reader
 
-    def _leave(self, address: str, error: VenusError) -> None:
+    def _avoid(self, address: str, error: VenusError) -> None:
         """Avoid a failed replica for a time that doubles with each failure."""
         logger.warning("%s is not read from broker %s any more: %s", self._business, address, error)
         self._failures[address] += 1

@@ -54,7 +54,7 @@ class Outgoing:
         return self._frame_bytes >= FRAME_BYTES or not self._frames
 
     def hurry(self) -> None:
-        """Stop waiting for acknowledgements: the stream ends after the queued messages."""
+        """Let the queued messages leave without waiting for acknowledgements, because the stream ends."""
         self._frame_bytes = FRAME_BYTES
 
     @property

@@ -81,6 +81,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
         return self._connection.call(self._business, lambda channel: self._connect(channel, timeout_s))
 
     def _connect(self, channel: BrokerChannel, timeout_s: float) -> broker_pb2.InitAck:
+        """Open a stream at the broker and wait for its InitAck."""
         self._open_stream(channel)
         with self._lock:
             self._wait(lambda: self._ack is not None, timeout_s, "the broker did not answer")
@@ -157,8 +158,8 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
     def wait_until_decided(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> broker_pb2.Decided:
         """Wait for the answer that covers this batch: COMMIT through it or ROLLBACK from it on."""
         with self._lock:
-            self._wait(lambda: self._answer(batch_no) is not None, timeout_s, f"batch {batch_no} is not decided")
-            answer = self._answer(batch_no)
+            self._wait(lambda: self._find_decision(batch_no) is not None, timeout_s, f"batch {batch_no} is not decided")
+            answer = self._find_decision(batch_no)
             assert answer is not None
             return answer
 
@@ -222,7 +223,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
         """Return whether the window has room for a half message."""
         return self._outgoing.unacknowledged_bytes <= self._window_bytes_max and not self._outgoing.is_rolling_back
 
-    def _answer(self, batch_no: int) -> broker_pb2.Decided | None:
+    def _find_decision(self, batch_no: int) -> broker_pb2.Decided | None:
         """Return the decision that covers a batch, None if it is not decided yet."""
         if self._committed is not None and self._committed.batch_no >= batch_no:
             return self._committed
@@ -282,6 +283,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
             self._wake()
 
     def _take_decided(self, decided: broker_pb2.Decided) -> None:
+        """Record which batches are committed or rolled back."""
         self._outgoing.on_decided(decided)
         if decided.verdict == broker_pb2.COMMIT:
             if self._committed is None or decided.batch_no >= self._committed.batch_no:

@@ -118,6 +118,7 @@ def check(report: broker_pb2.AdapterReport) -> None:
 
 
 def _check_figures(figures: broker_pb2.AdapterFigures) -> None:
+    """Raise ProtocolError for figures with too many tables, or with invalid names or verdicts."""
     if len(figures.rows) > limits.REPORTED_ROW_COUNTS_MAX or len(figures.fills) > TABLES_MAX:
         raise ProtocolError(f"a report counts {max(len(figures.rows), len(figures.fills)):,} tables: they are too many")
     texts = [figures.place, figures.compared.leg, *(fill.name for fill in figures.fills)]

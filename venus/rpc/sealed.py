@@ -98,6 +98,7 @@ def frame_opener(kind: type[M]) -> Callable[[bytes], M | _NoMessage | None]:
     """Return a parser for callers that pass each frame to `check_frame_seal`: servers, and clients with a loop."""
 
     def parse(data: bytes) -> M | _NoMessage | None:
+        """Return the message; None for a broken seal, a placeholder for other invalid data."""
         if _is_whole(data):
             try:
                 return kind.FromString(data)
@@ -201,6 +202,7 @@ def handlers(service: str, servicer: object) -> grpc.GenericRpcHandler:
 
 
 def _handler(method: Any, serve: Callable[..., Any]) -> grpc.RpcMethodHandler[Any, Any]:
+    """Return gRPC's handler of one method, which checks the seals of requests and seals answers."""
     kind = GetMessageClass(method.input_type)
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
@@ -216,6 +218,7 @@ def _opening(path: str, kind: type[Message], serve: Callable[..., Any]) -> Calla
     """Return a handler that parses and checks bytes for `serve`."""
 
     async def handle(data: bytes, context: Any) -> Any:
+        """Check the request and serve it; an invalid one ends the call with its error."""
         try:
             request = _request(path, kind, data)
         except VenusError as error:
@@ -224,6 +227,7 @@ def _opening(path: str, kind: type[Message], serve: Callable[..., Any]) -> Calla
         return await serve(request, context)
 
     def handle_in_a_thread(data: bytes, context: Any) -> Any:
+        """Do the same as `handle` for a method without an event loop."""
         try:
             request = _request(path, kind, data)
         except VenusError as error:
@@ -263,6 +267,7 @@ def serialise_frame(message: Message | SealedMessage) -> bytes:
 
 
 def _serialise(message: Message | SealedChunk) -> bytes:
+    """Return an answer's bytes: sealed, except for a chunk, which has a digest."""
     if isinstance(message, SealedChunk):
         return message.serialise()
     return message.SerializeToString() if isinstance(message, broker_pb2.SnapshotChunk) else seal(message)

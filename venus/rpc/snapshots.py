@@ -137,6 +137,7 @@ class SnapshotClient:
         return {table.table_id: RowTotals(table.rows, table.rows_digest) for table in answer.tables}
 
     def _ask(self, method: str, snapshot_id: str, kind: type[M]) -> M:
+        """Call a method about a snapshot at the broker that has it."""
         connection, own_id = self._at(snapshot_id)
         return _ask(connection.channel, method, broker_pb2.SnapshotRef(snapshot_id=own_id), kind)
 
@@ -228,4 +229,5 @@ class SnapshotClient:
 
 
 def _ask(channel: grpc.Channel, method: str, request: Message, kind: type[M]) -> M:
+    """Call a method of the Delivery service, and return its answer."""
     return ask(channel, f"Delivery/{method}", request, kind, timeout_s=CALL_TIMEOUT_S)

@@ -22,7 +22,7 @@ COARSE_LINGER_S = 60.0
 
 
 class Pacemaker:
-    """Thread that beats; it starts at the first use, and again in a forked process."""
+    """Thread whose beats record that this process runs. It starts at the first use, and again in a forked process."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Pacemaker:
         self._thread: threading.Thread | None = None
 
     def keep_beating(self) -> None:
-        """Start or prolong the beats."""
+        """Start the thread, or let it beat longer."""
         with self._lock:
             self._wanted_at = self.monotonic()
             if self._thread is None or not self._thread.is_alive():
@@ -54,6 +54,7 @@ class Pacemaker:
             return self._stalls.missing_s(since, now)
 
     def _run(self) -> None:
+        """Beat until no stopwatch has asked for it for a while."""
         while True:
             time.sleep(self._every_s)
             with self._lock:

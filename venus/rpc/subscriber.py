@@ -117,6 +117,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
         return self._connection.call(self._business, lambda channel: self._start(channel, timeout_s))
 
     def _start(self, channel: BrokerChannel, timeout_s: float) -> broker_pb2.Opened:
+        """Open a stream at the broker and wait for its answer."""
         self._open_stream(channel)
         offset = self._open.offset
         with self._lock:
@@ -207,6 +208,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
     # -- both threads --------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        """Raise the error that ended the stream, once all that arrived is taken; raise Unavailable after `close`."""
         if self._error is not None and not self._arrived:
             raise self._error
         if self._closing:

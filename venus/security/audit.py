@@ -49,6 +49,7 @@ class AuditLog:
                 logger.error("the audit log cannot be written: %s; the line was %s", self.problem, text.strip())  # noqa: TRY400
 
     def _append(self, content: bytes) -> None:
+        """Append a line to the file, and first rotate a full file."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if _size(self.path) + len(content) > self._file_bytes_max:
             self._rotate()
@@ -70,6 +71,7 @@ class AuditLog:
 
 
 def _size(path: Path) -> int:
+    """Return the size of a file, 0 if it cannot be read."""
     try:
         return path.stat().st_size
     except OSError:

@@ -128,6 +128,7 @@ def _subject(name: str, roles: Seq[str]) -> x509.Name:
 
 
 def _host(text: str) -> x509.GeneralName:
+    """Return a host name or IP address in the form of a certificate. Raises ConfigError."""
     try:
         return x509.IPAddress(ip_address(text.strip("[]")))
     except ValueError:
@@ -155,11 +156,13 @@ def _builder(
 
 
 def _issuer(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """Return the extension that names the authority's key."""
     own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
 
 
 def _usage(**allowed: bool) -> x509.KeyUsage:
+    """Return the extension that allows these uses of the key and no others."""
     names = (
         "digital_signature",
         "content_commitment",
@@ -175,6 +178,7 @@ def _usage(**allowed: bool) -> x509.KeyUsage:
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as PEM without a password."""
     form = serialization.PrivateFormat.PKCS8
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
@@ -185,10 +189,12 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def _write(path: Path, certificate: x509.Certificate) -> Path:
+    """Write a certificate as PEM."""
     return _replace(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
 def _replace(path: Path, content: bytes, mode: int) -> Path:
+    """Replace a file atomically. Raises ConfigError if it cannot be written."""
     fresh = path.with_name(f".{path.name}.new")
     try:
         fresh.unlink(missing_ok=True)

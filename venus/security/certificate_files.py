@@ -61,6 +61,7 @@ def check_listeners(settings: Settings) -> None:
 
 
 def _check_complete(own: SecuritySettings) -> None:
+    """Raise ConfigError if the key, or what client_auth needs, is not configured."""
     if not own.key:
         raise ConfigError("security.certificate is set and security.key is not", hint="name the certificate's key")
     if own.client_auth == "certificate" and not own.ca:
@@ -72,6 +73,7 @@ def _check_complete(own: SecuritySettings) -> None:
 
 
 def _check_listeners(settings: Settings) -> None:
+    """Raise ConfigError if other machines can reach a listener, which has no TLS."""
     for option in ("listen", "http"):
         address = getattr(settings.broker, option)
         if address and not is_loopback(address.rpartition(":")[0].strip("[]")):
@@ -96,7 +98,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Certificates, authority and roles for a handshake."""
+    """The loaded files of [security]: the broker's certificate, the clients' authority, and roles."""
 
     pair: pem.Pair
     #: None: clients need no certificate.
@@ -156,6 +158,7 @@ class CertificateFiles:
         return self._material.pair.certificate.not_valid_after_utc
 
     def _read(self) -> Material:
+        """Read and check the files of [security]. Raises ConfigError."""
         own, now = self._settings, self._clock()
         pair = pem.pair(Path(own.certificate), Path(own.key), now)
         ca = pem.authorities(Path(own.ca), now) if own.client_auth == "certificate" or own.ca else None
@@ -165,6 +168,7 @@ class CertificateFiles:
         )
 
     def _stamps(self) -> list[tuple[int, ...]]:
+        """Return the stamp of each configured file, which shows whether it was replaced."""
         own = self._settings
         return [_stamp(name) for name in (own.certificate, own.key, own.ca, own.token_file) if name]
 
@@ -203,6 +207,7 @@ def grpc_credentials(files: CertificateFiles, on_begin: Callable[[], None]) -> g
     lock, given = threading.Lock(), [first]
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
+        """Return the renewed certificates at the start of a connection, None if they have not changed."""
         on_begin()
         with lock:
             current = files.current()
@@ -255,6 +260,7 @@ class HttpContext(ssl.SSLContext):
 
 
 def _context(material: Material) -> ssl.SSLContext:
+    """Return a TLS context of the HTTP port with these certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if material.ca is not None:

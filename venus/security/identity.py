@@ -92,6 +92,7 @@ class IdentityDirectory:
         return PeerIdentity(name, self._by_name.get(name, roles))
 
     def _identity_of_token(self, token: str) -> PeerIdentity:
+        """Return the identity of a token, ANONYMOUS for an unknown one."""
         if len(token) > TOKEN_CHARS_MAX:
             return ANONYMOUS
         return self._tokens.get(hash_token(token), ANONYMOUS)
@@ -112,6 +113,7 @@ def roles_in(certificate: Certificate) -> frozenset[Role]:
 
 
 def _is_role(unit: str) -> bool:
+    """Return whether a certificate's organisational unit is a valid role."""
     if not looks_like_role(unit):
         return False
     try:

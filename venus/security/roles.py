@@ -150,7 +150,7 @@ def admits(identity: PeerIdentity, call: Call) -> bool:
 
 
 def covers(identity: PeerIdentity, call: Call, business: str, group: str = "") -> bool:
-    """Return whether one of its roles covers the request's business and group. No business means all businesses."""
+    """Return whether one role of the identity covers the request's business and group. No business means all."""
     return call.is_public or any(
         role.kind in call.kinds and _matches(role, call, business, group) for role in identity.roles
     )
@@ -168,6 +168,7 @@ def missing_roles(call: Call, business: str = "", group: str = "") -> str:
 
 
 def _matches(role: Role, call: Call, business: str, group: str) -> bool:
+    """Return whether a role is for the business and the group of a request."""
     if not PARAMETERS[role.kind]:
         return True
     if role.business != ANY and role.business != business:

@@ -111,6 +111,7 @@ class RotatingUrl(SecretStr):
         return self._machine == socket.gethostname() and time.monotonic() - self._read_at >= COMMAND_EVERY_S
 
     def _read(self) -> None:
+        """Read the password again; if that fails, log why and keep the last one."""
         try:
             self._secret_value, self._complaint = _with_password(self._section, self._database), ""
         except ConfigError as error:
@@ -163,6 +164,7 @@ def _with_password(section: str, database: SourceSettings | TargetSettings) -> s
 
 
 def _from_file(section: str, database: SourceSettings | TargetSettings) -> str:
+    """Return the password in the configured file. Raises ConfigError."""
     option = f"{section}.password_file"
     content = read_secret(Path(database.password_file), option).decode(errors="replace")
     return _first_line(content, f"{option} {database.password_file}")

@@ -23,7 +23,7 @@ SUBJECT_CHARS_MAX = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmKind:
-    """A kind of alarm. The groups of its pattern are the subject; without groups there is one alarm per business."""
+    """A kind of alarm. The groups of `pattern` are the subject; without groups there is one alarm per business."""
 
     name: str
     #: Empty: the sentence itself begins with the source or a target.
@@ -392,7 +392,7 @@ _COMMAND = re.compile(r"`(venus [^`]+)`")
 
 
 def classify_sentence(sentence: str) -> tuple[AlarmKind, str]:
-    """Return the rule of a sentence and its subject, which is the same for the same problem with other figures."""
+    """Return the kind of alarm of a sentence, and its subject, which stays the same when only figures change."""
     for rule, pattern in _COMPILED:
         if found := pattern.search(sentence):
             return rule, " ".join(filter(None, found.groups()))[:SUBJECT_CHARS_MAX]
@@ -415,5 +415,5 @@ def prefix_business(business: str, sentence: str) -> str:
 
 
 def find_commands(sentence: str) -> list[str]:
-    """Return the commands that the sentence names."""
+    """Return the `venus` commands that a sentence quotes."""
     return _COMMAND.findall(sentence)

@@ -97,7 +97,7 @@ def suggest_nearest(name: str, known: Iterable[str], *, prefix: str = "", in_ful
 
 
 def find_named_table(name: str, tables: Seq[tuple[str, ...]], target: str) -> str:
-    """Return the first name of the only table with the name `name`. Raises ConfigError for none and for several.
+    """Return the first name of the one table that `name` names; a table may have several names. Raises ConfigError.
 
     Case is ignored if no name matches exactly, because the two databases of a pair may write it differently.
     """

@@ -123,7 +123,7 @@ class MysqlOptions:
 
 @dataclass(frozen=True, slots=True)
 class MysqlAddress:
-    """The location of the server, with the options of the URL."""
+    """The parsed URL of a source: the server, the database, the driver's arguments, VENUS's options."""
 
     place: str
     database: str
@@ -160,6 +160,7 @@ def parse_address(url: str, columns: ColumnChoice = NO_CHOICE) -> MysqlAddress:
 def _read_option(
     name: str, value: str, arguments: dict[str, Any], options: dict[str, Any], tls: dict[str, Any]
 ) -> None:
+    """Store a query option of the URL in the dictionary it belongs to. Raises ConfigError for a wrong name or value."""
     if name in _TLS:
         tls[_TLS[name]] = value
     elif name == "unix_socket":
@@ -176,9 +177,9 @@ def _read_option(
 
 
 class DriverConnection(Connection):
-    """A connection of the driver. All that verify no certificate share one TLS context.
+    """A PyMySQL connection. All connections that verify no certificate share one TLS context.
 
-    The driver makes a context for each of them and reads the system's certificates for it, which takes 30 ms of CPU.
+    PyMySQL itself would make a context for each of them and read the system's certificates: 30 ms of CPU.
     """
 
     _unverified: ClassVar[ssl.SSLContext | None] = None
@@ -235,6 +236,7 @@ class MysqlConnection:
         return self._raw
 
     def _settings(self) -> str:
+        """Return the statement that sets the variables of the session, whatever the server's configuration is."""
         o = self.options
         return (
             f"SET time_zone = '+00:00', sql_mode = '{SQL_MODE}', group_concat_max_len = 16777216,"
@@ -253,7 +255,7 @@ class MysqlConnection:
         )
 
     def limit_lock_waits(self) -> None:
-        """Wait for locks for a moment only; a longer wait raises LockTimeout."""
+        """Set a short lock timeout for this session; a longer wait raises LockTimeout."""
         self.options = replace(self.options, lock_timeout_s=GLANCE_LOCK_S)
         self.run(self._settings())
 
@@ -293,7 +295,7 @@ class MysqlConnection:
 
     @contextmanager
     def stream(self, text: str) -> Iterator[SSCursor]:
-        """Execute a statement whose rows the caller fetches. After an early exit, call `rollback` or `close`."""
+        """Execute a statement and yield a cursor that streams its rows. After an early exit, `rollback` or `close`."""
         raw = self.open()
         try:
             cursor = raw.cursor(SSCursor)
@@ -394,7 +396,7 @@ def error_text(error: Exception) -> str:
 
 
 def describe_sessions(connection: MysqlConnection, block: str) -> str:
-    """Describe the sessions that a block of registry.sql finds; empty without the privilege PROCESS."""
+    """Describe the sessions that the query `block` of registry.sql finds; empty without the privilege PROCESS."""
     database = literal(connection.address.database)
     try:
         rows = connection.rows(statement("registry", block, database=database))

@@ -60,7 +60,7 @@ def open_scratch(settings: Settings) -> MysqlScratch:
 
 
 class MysqlScratch(UrlPlace):
-    """A database on a server of MariaDB or MySQL."""
+    """The scratch database of `venus prove` on a MariaDB or MySQL server."""
 
     dialect = "mysql"
     empty_is_null = False
@@ -78,7 +78,7 @@ class MysqlScratch(UrlPlace):
 
     @property
     def namespace(self) -> str:
-        """The database."""
+        """The name of the database."""
         return self._address.database
 
     def connect(self) -> Application:
@@ -92,7 +92,7 @@ class MysqlScratch(UrlPlace):
         return MysqlConnection(self._address, "READ COMMITTED")
 
     def analyze(self, app: Application, *tables: str) -> None:
-        """Gather statistics."""
+        """Let the server gather statistics of these tables."""
         for table in tables:
             app.execute(f'ANALYZE TABLE "{table}"')
 
@@ -112,7 +112,7 @@ class MysqlScratch(UrlPlace):
         return [(str(kind), str(name)) for kind, name in found]
 
     def torture(self) -> tuple[Mapping[str, Torture], Sequence[str]]:
-        """Return the hardest values."""
+        """Return columns with values that are hard to carry, and the statements that they need."""
         return torture.COLUMNS, torture.SETUP
 
     def script(self) -> str:
@@ -125,7 +125,7 @@ class MysqlScratch(UrlPlace):
         return f"DROP DATABASE {name}; CREATE DATABASE {name}"
 
     def read_facts(self) -> list[tuple[str, str]]:
-        """Return the facts of the server."""
+        """Return version, character set and the like of the server."""
         with closing(self._open()) as connection:
             version = str(connection.row("SELECT version()")[0])
             # MariaDB renamed the variable in 11.1 and keeps the old name; MySQL 8 has only the new one
@@ -151,7 +151,7 @@ class MysqlScratch(UrlPlace):
                 connection.run(statement("scratch", "drop", kind=kinds.get(kind, kind.upper()), name=quote(name)))
 
     def parse(self, texts: Sequence[str]) -> int:
-        """Prepare statements."""
+        """Let the server parse these statements; return how many it has parsed."""
         queries = [text for text in texts if not _RUN.match(text)]
         with closing(self._open()) as connection:
             for query in queries:
@@ -170,7 +170,7 @@ class MysqlScratch(UrlPlace):
 
 
 def _find_queries(recorded: RecordedStatements) -> list[tuple[str, str]]:
-    """Return the last rendered query of each name; for fills, the last one that continues after a key."""
+    """Return the last recorded query of each name, to explain it; for a fill, the last that continues after a key."""
     found = [("probe", list(recorded[("cut", "head")])[-1])] if ("cut", "head") in recorded else []
     for name, block in (("claim", "numbers"), ("changes", "changes"), ("fill", "fill")):
         texts = [t for t in recorded.get(("cut", block), {}) if "`proof`" in t or name == "claim"]
@@ -180,14 +180,14 @@ def _find_queries(recorded: RecordedStatements) -> list[tuple[str, str]]:
 
 
 def _check_plan(name: str, rows: list[tuple[str, ...]]) -> PlanCheck:
-    """Return the plan with a complaint if it scans the application's table, which the queries call t."""
+    """Return the execution plan, with a complaint if it scans the application's table (t in the queries)."""
     steps = tuple(" ".join(filter(None, row)) for row in rows)
     scanned = [step for step, row in zip(steps, rows, strict=True) if "t" in row[2:3] and "ALL" in row[3:5]]
     return PlanCheck(name=name, steps=steps, complaint="; ".join(scanned))
 
 
 class MysqlApplication(DriverApplication):
-    """An application on MariaDB or MySQL, whose names cannot contain characters above U+FFFF."""
+    """A session of the application at MariaDB or MySQL, whose names cannot contain characters above U+FFFF."""
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement. Raises NameNotPossible."""

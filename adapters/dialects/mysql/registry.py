@@ -45,7 +45,7 @@ ACTIVE, PAUSED, RESYNC = "ACTIVE", "PAUSED", "RESYNC"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlRegistryEntry:
-    """A row of the registry."""
+    """The registry's row about one captured table."""
 
     table: RegisteredTable
     fingerprint: str
@@ -54,7 +54,7 @@ class MysqlRegistryEntry:
 
     @property
     def schema(self) -> TableSchema:
-        """The registered version."""
+        """The registered version of the table's schema."""
         return self.table.schema
 
     @property
@@ -94,7 +94,7 @@ def read_tables(connection: MysqlConnection, *, released: bool = False) -> list[
 
 
 def read_mark(connection: MysqlConnection) -> str:
-    """Return a digest that changes with the registry."""
+    """Return a digest of the registry, which changes with everything in it that affects capture."""
     return str(connection.row(statement("registry", "mark"))[0])
 
 
@@ -137,7 +137,7 @@ def recapture_sql(table_id: int) -> str:
 
 
 def forget_marks_sql(numbers: Iterable[int]) -> str:
-    """Return the statement that deletes the stored numbers and definitions of a table."""
+    """Return the statement that deletes stored numbers and definitions of tables, by the number of each mark."""
     return statement("registry", "forget_marks", numbers=", ".join(map(str, numbers)))
 
 
@@ -196,7 +196,7 @@ def store_fill_sql(before: FillState, after: FillState) -> str:
 
 
 def count_waiting(connection: MysqlConnection, table_ids: Seq[int], most: int = 0) -> dict[int, int]:
-    """Return how many log rows of these tables wait, counting to `most` (0 = to the end)."""
+    """Return how many log rows of each of these tables wait for capture; stop counting at `most` (0 = never)."""
     if not table_ids:
         return {}
     bound = f" LIMIT {most}" if most else ""
@@ -236,7 +236,7 @@ class MysqlCaptureState:
 
 
 class DefinitionCache:
-    """The definitions of tables, each with the table for which it was read.
+    """Cache of the definitions of tables (SHOW CREATE TABLE), each with the dictionary entry that belongs to it.
 
     The server shows one definition at a time, so a thousand would take a thousand round trips for each comparison.
     """
@@ -249,7 +249,7 @@ class DefinitionCache:
         self._read.clear()
 
     def find_stale(self, names: Iterable[str], found: MysqlDictionary) -> list[str]:
-        """Return the tables whose definition has to be read."""
+        """Return the tables whose cached definition is missing or may be outdated."""
         return [name for name in names if name in found.tables and not self._is_valid(found.tables[name])]
 
     def _is_valid(self, table: MysqlTable) -> bool:
@@ -261,7 +261,7 @@ class DefinitionCache:
         )
 
     def store(self, names: Iterable[str], texts: Mapping[str, str], found: MysqlDictionary) -> None:
-        """Keep these definitions as read with this dictionary; forget those of tables without a text."""
+        """Cache the definitions `texts`, read with the dictionary `found`; forget those of other tables in `names`."""
         for name in names:
             self._read.pop(name, None)
         self._read |= {name: (found.tables[name], text) for name, text in texts.items() if name in found.tables}
@@ -288,13 +288,15 @@ def load_capture_state(connection: MysqlConnection, cache: DefinitionCache | Non
             if {*cache.find_stale(names, found)} <= {*stale}:  # only tables altered so recently that they stay stale
                 break
     captured = tuple(
-        _captured_table(connection, k, found.tables.get(k.schema.name), _definition(cache, k.schema.name, found))
+        _build_captured_table(
+            connection, k, found.tables.get(k.schema.name), _cached_definition(cache, k.schema.name, found)
+        )
         for k in known
     )
     return MysqlCaptureState(captured=captured, mark=mark, dictionary=found)
 
 
-def _definition(cache: DefinitionCache, name: str, found: MysqlDictionary) -> str:
+def _cached_definition(cache: DefinitionCache, name: str, found: MysqlDictionary) -> str:
     return cache.definition(name) if name in found.tables else ""
 
 
@@ -312,9 +314,10 @@ def read_definitions(connection: MysqlConnection, tables: Iterable[str]) -> dict
     return found
 
 
-def _captured_table(
+def _build_captured_table(
     connection: MysqlConnection, known: MysqlRegistryEntry, table: MysqlTable | None, definition: str
 ) -> MysqlCapturedTable:
+    """Combine a registry entry with its table; no `access` if capture cannot read the registered version."""
     if table is None or not table.key or table.unsupported:
         return MysqlCapturedTable(known=known, table=table, schema=known.schema, definition=definition, access=None)
     schema = table.to_schema(known.table_id, known.schema.version, known.schema, known.number_max)
@@ -354,7 +357,7 @@ class MysqlRegistry(SourceRegistry):
         return self.loaded
 
     def invalidate(self) -> None:
-        """Load the registry again before the next use."""
+        """Discard what was loaded, so that the next use reads the registry and the dictionary again."""
         self.loaded = None
 
     def read_registered_tables(self) -> list[RegisteredTable]:

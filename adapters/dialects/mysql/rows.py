@@ -52,10 +52,12 @@ def value_rule(column: Column, declared: MysqlDeclaredType, *, zero_dates_null: 
 
 
 def _convert_each(write: Callable[[str], str], values: Seq[Value]) -> list[Value]:
+    """Convert the values that are not NULL with `write`."""
     return [v if v is None else write(v) for v in values]  # type: ignore[arg-type]
 
 
 def _check_texts(values: Seq[Value], *, charset: str) -> Seq[Value]:
+    """Return the texts. Raises MysqlValueError if bytes of one are not text in its character set."""
     for value in values:
         if value is not None and value.startswith(NO_TEXT):  # type: ignore[arg-type]
             raise MysqlValueError(f"its bytes {value[1:]!r} are not text in {charset}")
@@ -88,6 +90,7 @@ def _convert_dates(values: Seq[Value], *, is_date: bool, fraction: bool, zone: s
 def _convert_date(
     value: str | None, parse: Callable[[str], object], *, fraction: bool, zone: str, null: bool
 ) -> str | None:
+    """Convert one date. An invalid one raises MysqlValueError, or becomes NULL if `null`."""
     if value is None:
         return None
     text, era = value, ""
@@ -109,7 +112,7 @@ _AS_NUMBER = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "y
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlAccess(TableAccess):
-    """Statements and rules that read one version of a table."""
+    """The statements that read one version of a table, and the rules that convert its values."""
 
     GONE, FRESH = "0", "1"
     VALUE_ERROR = MysqlValueError
@@ -127,7 +130,7 @@ class MysqlAccess(TableAccess):
         return values if rule is None else rule(values)
 
     def fill_sql(self, cursor: bytes, rows: int) -> str:
-        """Return the statement that reads the next rows in key order."""
+        """Return the statement of a fill that reads the next rows after a cursor, in key order."""
         return statement(
             "cut",
             "fill",
@@ -152,6 +155,7 @@ class MysqlAccess(TableAccess):
         )
 
     def _range_condition(self, cursor: bytes) -> str:
+        """Return the WHERE clause for the keys after a cursor, up to the end of the fill."""
         if not cursor:
             return ""
         place = FillCursor.parse(cursor)
@@ -209,7 +213,7 @@ def build_access(table: MysqlTable, schema: TableSchema, *, zero_dates_null: boo
 
 
 def _order_term(declared: MysqlDeclaredType, column: str) -> str:
-    """Return the term to order by. An ENUM sorts by its number but compares by its text."""
+    """Return the ORDER BY term of a key column. An ENUM would sort by its number but compare by its text."""
     return f"CONCAT({column})" if declared.data_type in ("enum", "set") else column
 
 
@@ -219,7 +223,7 @@ def cursor_key(row: Row, key_count: int) -> list[Any]:
 
 
 def _decode_tag(value: str | list[str], declared: MysqlDeclaredType) -> str:
-    """Return a key's value as SQL. Numbers have no quotes, because MySQL compares text and numbers as doubles."""
+    """Return a value of a cursor as SQL. Numbers have no quotes: MySQL compares text and numbers as doubles."""
     if isinstance(value, list):
         return f"X'{value[0]}'"
     if declared.data_type in _AS_NUMBER:

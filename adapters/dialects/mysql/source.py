@@ -254,6 +254,7 @@ def _count_rows(connection: MysqlConnection, table: MysqlTable, size: TableSize)
 def _sample_table(
     connection: MysqlConnection, tables: Mapping[str, MysqlTable], sampler: Sampler, size: TableSize
 ) -> TableSize:
+    """Return the size of a table with a sample of its rows and its largest value, if there is time."""
     text = statement("survey", "sample", table=f"{quote(size.namespace)}.{quote(size.name)}", rows=str(SAMPLE_ROWS))
     try:
         size = replace(size, sample=sampler.take(lambda: measure_rows(_stream_rows(connection, text))))
@@ -269,7 +270,7 @@ def _sample_table(
 
 
 def _largest_query(table: MysqlTable, *, every: bool) -> str:
-    """Return the query of the longest large values, of all rows or of some; empty without any."""
+    """Return the query for the longest value of each large column, in every row or in some; empty without any."""
     names = [quote(c.name) for c in choose_large_columns(table.columns)]
     if not names:
         return ""

@@ -1,4 +1,4 @@
-"""The hardest values of MariaDB's types, with the canonical text that each must become."""
+"""Values of MariaDB's types that are hard to carry, with the canonical text of each, for `venus prove`."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _WITH_YEAR_0 = (Kind.DATE, Kind.TIMESTAMP)
 
 
 def form_sql(kind: LogicalType, declared: MysqlDeclaredType, column: str, *, bare: bool = False) -> str:
-    """Return the SQL of a column's form. `bare`: without its length."""
+    """Return the SQL of a column's form, the text that is compared; `bare`: without its length."""
     read = read_expression(declared, column)
     style = style_of(kind)
     if style is FormStyle.HEX:
@@ -70,7 +70,7 @@ def form_sql(kind: LogicalType, declared: MysqlDeclaredType, column: str, *, bar
 
 
 def key_literal(kind: LogicalType, text: str) -> str:
-    """Return a key's form as SQL. Numbers have no quotes, because MySQL compares text and numbers as doubles."""
+    """Return a key's form as an SQL literal. Numbers have no quotes: MySQL compares text and numbers as doubles."""
     if kind.kind in _BARE:
         return text
     if style_of(kind) is FormStyle.HEX:
@@ -85,7 +85,7 @@ def key_literal(kind: LogicalType, text: str) -> str:
 
 
 class MysqlChecksumReader(ChecksumReader):
-    """The reads that a source and a target have in common; `_read_rows` reads the rows that meet a condition."""
+    """Base of the readers of source and target; a subclass defines how it reads the rows that meet a condition."""
 
     def read_split_points(self, subject: Subject, rows: int) -> list[int]:
         parts = {"key": self._leading_key(subject), "where": row_condition(subject), "rows": str(rows)}
@@ -116,7 +116,7 @@ class MysqlChecksumReader(ChecksumReader):
 
 
 class MysqlReader(MysqlChecksumReader):
-    """Reader of one side, with a session for the snapshot and one that writes to the log."""
+    """Reader of a MariaDB or MySQL source for a comparison: one session has the snapshot, one writes to the log."""
 
     def __init__(self, url: str, columns: ColumnChoice = NO_CHOICE) -> None:
         address = parse_address(url, columns)
@@ -144,6 +144,7 @@ class MysqlReader(MysqlChecksumReader):
         return [*(c.known.table for c in self._captured.values()), *(k.table for k in released)]
 
     def _find_captured_table(self, subject: Subject) -> tuple[MysqlCapturedTable, MysqlAccess]:
+        """Return the captured table to compare, and how to read it. Raises TableReplaced if its version differs."""
         if not self._captured:
             self.read_tables()
         captured = self._captured.get(subject.schema.table_id)

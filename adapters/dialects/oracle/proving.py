@@ -51,7 +51,7 @@ def open_scratch(settings: Settings) -> OracleScratch:
 
 
 class OracleScratch(UrlPlace):
-    """A user's schema."""
+    """The scratch schema of `venus prove` on an Oracle server: the schema of a user of its own."""
 
     dialect = "oracle"
     empty_is_null = True
@@ -68,7 +68,7 @@ class OracleScratch(UrlPlace):
 
     @property
     def namespace(self) -> str:
-        """The schema."""
+        """The name of the schema."""
         return str(sa.make_url(self.url).username or "").upper()
 
     def _driver(self) -> Driver:
@@ -88,19 +88,19 @@ class OracleScratch(UrlPlace):
             session.close()
 
     def analyze(self, app: Application, *tables: str) -> None:
-        """Gather statistics."""
+        """Let the server gather statistics of these tables."""
         with self._open() as session:
             for table in tables:
                 session.run(statement("scratch", "analyze", table=literal(quote(table))))
 
     def dump(self) -> str:
-        """Return the catalogue."""
+        """Return the definitions of all objects in the schema as text."""
         names = [block for file, block in statement.names() if file == "scratch" and block.startswith("catalogue_")]
         with self._open() as session:
             return "\n".join(str(row) for name in names for row in session.fetch_rows(statement("scratch", name)))
 
     def torture(self) -> tuple[Mapping[str, Torture], Sequence[str]]:
-        """Return the hardest values."""
+        """Return columns with values that are hard to carry."""
         return torture.COLUMNS, ()
 
     def script(self) -> str:
@@ -145,7 +145,7 @@ class OracleScratch(UrlPlace):
                     session.run("PURGE RECYCLEBIN")
 
     def parse(self, texts: Sequence[str]) -> int:
-        """Parse statements."""
+        """Let the server parse these statements; return how many it has parsed."""
         queries = [text for text in texts if _PARSED.match(text)]
         with self._open() as session:
             for query in queries:
@@ -175,7 +175,7 @@ def _drop(session: OracleSession, kind: str, name: str, *, must_work: bool) -> N
 
 
 def _find_queries(recorded: RecordedStatements) -> Iterator[tuple[str, str]]:
-    """Yield the last rendered query of each name; for fills, the last one that continues after a key."""
+    """Yield the last recorded query of each name, to explain it; for a fill, the last that continues after a key."""
     for name in ("probe", "claim", "changes", "fill"):
         texts = list(recorded.get(("cut", name), {}))
         if name in ("changes", "fill"):
@@ -185,7 +185,7 @@ def _find_queries(recorded: RecordedStatements) -> Iterator[tuple[str, str]]:
 
 
 def _check_plan(name: str, rows: list[tuple[str, str]]) -> PlanCheck:
-    """Return the plan with a complaint if it scans the application's table, or sorts in a fill."""
+    """Return the execution plan, with a complaint if it scans the application's table, or sorts in a fill."""
     steps = tuple(f"{step} {of}".rstrip() for step, of in rows)
     scanned = [
         text.strip()
@@ -196,7 +196,7 @@ def _check_plan(name: str, rows: list[tuple[str, str]]) -> PlanCheck:
 
 
 class OracleApplication(DriverApplication):
-    """An application whose statements have names in lower case."""
+    """A session of the application at Oracle, which quotes the lower-case names in the statements of the cases."""
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement. Raises NameNotPossible."""

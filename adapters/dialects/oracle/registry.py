@@ -47,7 +47,7 @@ INSTALLING = "its installation has not come to its end: run `venus install-trigg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleRegistryEntry:
-    """A row of the registry."""
+    """The registry's row about one captured table."""
 
     table: RegisteredTable
     number_max: int
@@ -59,7 +59,7 @@ class OracleRegistryEntry:
 
     @property
     def schema(self) -> TableSchema:
-        """The newest registered version."""
+        """The newest registered version of the table's schema."""
         return self.table.schema
 
 
@@ -78,21 +78,21 @@ def _registry_entry(row: Row) -> OracleRegistryEntry:
 def register_statement(schema: TableSchema, estimate: int) -> str:
     """Return the statement that registers a table before it has triggers."""
     values = continued_values(schema, PAUSED, INSTALLING)
-    return _register(values, estimate=estimate, fill_done=0)
+    return _register_sql(values, estimate=estimate, fill_done=0)
 
 
 def continue_statement(schema: TableSchema, state: str, reason: str) -> str:
     """Return the statement that registers a table whose capture another database has begun."""
-    return _register(continued_values(schema, state, reason), estimate=0, fill_done=1)
+    return _register_sql(continued_values(schema, state, reason), estimate=0, fill_done=1)
 
 
-def _register(values: dict[str, str | int | bytes | None], **numbers: int) -> str:
+def _register_sql(values: dict[str, str | int | bytes | None], **numbers: int) -> str:
     written = write_wire(values.pop("schema_wire"))
     return statement("registry", "register", pieces=written, **{k: literal(v) for k, v in (values | numbers).items()})
 
 
 def write_wire(wire: str | int | bytes | None) -> str:
-    """Return the lines of a block that write the description of a table, in pieces that a script can contain."""
+    """Return PL/SQL lines that write the schema of a table as bytes, in pieces short enough for a script."""
     assert isinstance(wire, bytes)
     pieces = [wire[n : n + WIRE_PIECE_BYTES] for n in range(0, len(wire), WIRE_PIECE_BYTES)]
     return "\n".join(

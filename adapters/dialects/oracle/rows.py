@@ -78,7 +78,7 @@ def _check_text(value: Any) -> str:
 
 
 def _decode_text(value: Any, *, encoding: str) -> str:
-    """Decode the bytes of a text; long ones are written as digits."""
+    """Decode the bytes of a text; those of a long text arrive as hexadecimal digits."""
     octets = bytes.fromhex(value) if isinstance(value, str) else bytes(value)
     try:
         return octets.decode(encoding)
@@ -87,7 +87,7 @@ def _decode_text(value: Any, *, encoding: str) -> str:
         raise SourceError(f"its byte {bad} at {error.start + 1} is no character in {encoding}") from error
 
 
-def _octets(value: Any) -> bytes:
+def _to_bytes(value: Any) -> bytes:
     return bytes(value)
 
 
@@ -101,7 +101,7 @@ def _trim_fraction(value: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _flag_text(value: Any) -> str:
+def _number_to_boolean_text(value: Any) -> str:
     if value not in (0, 1):
         raise SourceError(f"{value} is neither 0 nor 1, as a boolean must be")
     return "t" if value else "f"
@@ -114,11 +114,11 @@ def _whole_number_text(value: Any) -> str:
     return str(int(number))
 
 
-def _day_text(value: str) -> str:
+def _midnight_date_text(value: str) -> str:
     text = value.strip()
     if not text.endswith(" 00:00:00"):
         raise SourceError(f"{text} has a time of day, which a date cannot have")
-    return _moment_text(text.removesuffix(" 00:00:00"))
+    return _timestamp_text(text.removesuffix(" 00:00:00"))
 
 
 def _uuid_text(value: Any) -> str:
@@ -127,23 +127,23 @@ def _uuid_text(value: Any) -> str:
     return str(UUID(bytes=bytes(value)))
 
 
-def _moment_text(value: str) -> str:
+def _timestamp_text(value: str) -> str:
     text = _trim_fraction(value)
     return f"{text[1:]} BC" if text.startswith("-") else text
 
 
-def _instant_text(value: str) -> str:
+def _zoned_timestamp_text(value: str) -> str:
     text = _trim_fraction(value)
     return f"{text[1:]}+00 BC" if text.startswith("-") else f"{text}+00"
 
 
-def _months_text(value: str) -> str:
+def _year_month_interval_text(value: str) -> str:
     """Convert to PostgreSQL's style: +02-03 becomes 2 years 3 mons."""
     sign, years, months = _match_interval(_MONTHS, value)
     return " ".join(_interval_part(sign, years, "year") + _interval_part(sign, months, "mon")) or "00:00:00"
 
 
-def _days_text(value: str) -> str:
+def _day_time_interval_text(value: str) -> str:
     sign, days, hours, minutes, seconds, fraction = _match_interval(_DAYS, value)
     fraction = (fraction or "")[:6].rstrip("0")
     parts = _interval_part(sign, days, "day")
@@ -172,16 +172,16 @@ _RULES: dict[str, Callable[[Any], Value]] = {
     "double": partial(float_text, length=8),
     "text": _plain_text,
     CONVERTED: _check_text,
-    "octets": _octets,
+    "octets": _to_bytes,
     "truth": _boolean_text,
-    "flag": _flag_text,
+    "flag": _number_to_boolean_text,
     "whole": _whole_number_text,
-    "day": _day_text,
+    "day": _midnight_date_text,
     "uuid": _uuid_text,
-    "moment": _moment_text,
-    "instant": _instant_text,
-    "months": _months_text,
-    "days": _days_text,
+    "moment": _timestamp_text,
+    "instant": _zoned_timestamp_text,
+    "months": _year_month_interval_text,
+    "days": _day_time_interval_text,
 }
 
 
@@ -219,7 +219,7 @@ class FillSql:
 def fill_sql(
     file: str, parts: dict[str, str], key: Seq[tuple[str, OracleReading]], keys_read: str, *, long: bool
 ) -> FillSql:
-    """Build a table's statements. `key`: its columns in SQL with their readings; `keys_read`: their expressions.
+    """Build the statements of a fill. `key`: the key columns with their readings; `keys_read`: their expressions.
 
     `long`: the table has a LONG, which no subquery may contain ("SQL Language Reference", Data Types). Its statements
     have no ROWNUM; the reader stops by itself.
@@ -289,7 +289,7 @@ ReadLob = Callable[[Any, int], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleAccess(TableAccess):
-    """The statements and readings of one version of a table."""
+    """The statements that read one version of a table, and how the values of each column are converted."""
 
     VALUE_ERROR = SourceError
     NULL_IN_KEY = ""
@@ -327,7 +327,7 @@ def build_access(table: OracleTable) -> OracleAccess:
     located = tuple(n for n, r in enumerate(readings) if r.mapping.located)
     beside = "".join(lobs.lob_columns(f"T.{quote(layout.columns[n].name)}", n + 1) for n in located)
     is_inline = table.keyed.style is CaptureStyle.INLINE
-    changes = _inline_changes if is_inline else _log_changes
+    changes_sql = _inline_changes_sql if is_inline else _log_changes_sql
     deleted = "" if is_inline else statement("cut", "deleted", **_log_parts(table, layout, readings))
     listed = ", ".join(f"{c} AS V{n}" for n, c in enumerate(columns, 1))
     parts = {"columns": listed, "lobs": beside, "table": table.keyed.sql}
@@ -339,7 +339,7 @@ def build_access(table: OracleTable) -> OracleAccess:
         readings=readings,
         lobs=located,
         log="" if is_inline else log_table_name(table.schema.table_id),
-        changes_sql=changes(table, layout, readings, key_at, columns, beside),
+        changes_sql=changes_sql(table, layout, readings, key_at, columns, beside),
         deleted_sql=deleted,
         fill=fill_sql("inline" if is_inline else "cut", parts, keyed, keys_read, long=long),
         table_sql=table.keyed.sql,
@@ -349,7 +349,7 @@ def build_access(table: OracleTable) -> OracleAccess:
     )
 
 
-def _log_changes(
+def _log_changes_sql(
     table: OracleTable, layout: Layout, readings: Seq[OracleReading], key_at: Seq[str], columns: Seq[str], beside: str
 ) -> str:
     logged = log_key_columns(layout.key_count)
@@ -378,7 +378,7 @@ def _log_parts(table: OracleTable, layout: Layout, readings: Seq[OracleReading])
     }
 
 
-def _inline_changes(
+def _inline_changes_sql(
     table: OracleTable,
     _layout: Layout,
     _readings: Seq[OracleReading],
@@ -406,7 +406,7 @@ def regroup_rows(
             if rows and (len(rows) >= rows_max or weight + weighs > bytes_max):
                 yield rows
                 rows, weight = [], 0
-            rows.append(_with_large_lobs(fetched, access, large, read_lob))
+            rows.append(_read_large_lobs(fetched, access, large, read_lob))
             weight += weighs
     if rows:
         yield rows
@@ -428,7 +428,7 @@ def _large_lobs(row: Row, access: OracleAccess) -> list[tuple[int, int, Any]]:
     return [(n, int(length), lob) for n, length, lob in pairs if length is not None and row[n] is None]
 
 
-def _with_large_lobs(row: Row, access: OracleAccess, large: Seq[tuple[int, int, Any]], read_lob: ReadLob) -> Row:
+def _read_large_lobs(row: Row, access: OracleAccess, large: Seq[tuple[int, int, Any]], read_lob: ReadLob) -> Row:
     if not access.lobs:
         return row
     values = list(row[: len(access.layout.columns) + 2])

@@ -212,21 +212,21 @@ class OracleServerFacts:
 
     def read(self) -> None:
         """Collect all facts that this user may see."""
-        self._add("version", self.dictionary.release)
+        self._add_fact("version", self.dictionary.release)
         if self.version.patch_registry:
-            patches = self._rows("last patch", "patches", "DBA_REGISTRY_SQLPATCH")
-            self._add("last patch", " of ".join(map(str, patches[-1])) if patches else "")
-        instances = [int(row[0]) for row in self._rows("number of instances (RAC)", "instances", "GV_$INSTANCE")]
-        self._add("instances", "".join(f"{n}, RAC" if n > 1 else f"{n}, no RAC" for n in instances))
-        self._add("role", "".join(str(row[0] or "").lower() for row in self._rows("role", "role")))
+            patches = self._read_rows("last patch", "patches", "DBA_REGISTRY_SQLPATCH")
+            self._add_fact("last patch", " of ".join(map(str, patches[-1])) if patches else "")
+        instances = [int(row[0]) for row in self._read_rows("number of instances (RAC)", "instances", "GV_$INSTANCE")]
+        self._add_fact("instances", "".join(f"{n}, RAC" if n > 1 else f"{n}, no RAC" for n in instances))
+        self._add_fact("role", "".join(str(row[0] or "").lower() for row in self._read_rows("role", "role")))
         sets = read_character_sets(self.session)
-        self._add("character set", f"{sets.database}, of national texts {sets.national}" if sets.database else "")
-        rates = self._rows("redo and undo today", "log_rates", "GV_$SYSSTAT", "GV_$INSTANCE")
+        self._add_fact("character set", f"{sets.database}, of national texts {sets.national}" if sets.database else "")
+        rates = self._read_rows("redo and undo today", "log_rates", "GV_$SYSSTAT", "GV_$INSTANCE")
         found = {str(name): float(rate) for name, rate in rates}
         self.log_rates = LogRates(redo=found.get("redo size"), undo=found.get("undo change vector size"))
         self.facts += code_facts(self._count_by_kind("code"), self._count_by_kind("invalid"))
 
-    def _add(self, what: str, value: str) -> None:
+    def _add_fact(self, what: str, value: str) -> None:
         if value:
             self.facts.append(SourceFact(what=what, value=value))
 
@@ -238,8 +238,8 @@ class OracleServerFacts:
                 found[str(kind)] += int(count)
         return sorted(found.items())
 
-    def _rows(self, what: str, block: str, *views: str) -> list[Row]:
-        """Return the rows of a block; none if this user may not read its views, which are then named."""
+    def _read_rows(self, what: str, block: str, *views: str) -> list[Row]:
+        """Return the rows of a query of survey.sql; if this user may not read its views, note the GRANTs instead."""
         try:
             return self.session.fetch_rows(statement("survey", block))
         except (OracleNotPermitted, SchemaChanged):
@@ -327,6 +327,7 @@ def _sample_table(
     sampler: Sampler,
     size: TableSize,
 ) -> TableSize:
+    """Return the size of a table with a sample of its rows and its largest value, if there is time."""
     table = dictionary.read_table(places[size.qualified_name])
     text, largest = sample_query(table, size.rows), largest_query(table, size)
     try:
@@ -353,12 +354,13 @@ def sample_query(table: OracleTable, rows: int | None) -> str:
 
 
 def _sample_clause(rows: int | None) -> str:
+    """Return the clause that samples blocks of a table with so many rows; empty for a small one."""
     share = 100 * SAMPLE_ROWS / rows if rows else 100
     return f" SAMPLE BLOCK ({share:.6f})" if share < 100 / _SPREAD else ""
 
 
 def largest_query(table: OracleTable, size: TableSize) -> str:
-    """Return the query of the lengths of large values: of all rows if they are counted, else of some."""
+    """Return the query for the longest value of each LOB column: in all rows if they are counted, else in some."""
     lobs = [quote(name) for name, reading in table.readings.items() if reading.declared.data_type in LOBS]
     if not lobs:
         return ""

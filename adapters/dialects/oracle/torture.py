@@ -1,4 +1,4 @@
-"""The hardest values of Oracle's types, with the canonical text that each must become.
+"""Values of Oracle's types that are hard to carry, with the canonical text of each, for `venus prove`.
 
 `COLUMNS` are Oracle's own types, for a real Oracle; none of them has been tried on one yet. `STANDIN` are the types
 that MariaDB in Oracle mode has under the same name and with the same meaning, or the type that stands for them there

@@ -49,7 +49,7 @@ KEYS_AT_ONCE = 100
 
 
 class OracleReader(RowReader):
-    """Reader of a comparison: one session reads, another writes into the log."""
+    """Reader of an Oracle source for a comparison: one session has the snapshot, another writes into the log."""
 
     def __init__(self, driver: Driver, source: OracleSource) -> None:
         self._session = OracleSession(driver)
@@ -64,7 +64,7 @@ class OracleReader(RowReader):
         self._source.close()
 
     def begin(self, subject: Subject) -> None:
-        access = self._access(subject)
+        access = self._find_access(subject)
         self.end()
         if access.archived:
             self._session.run(statement("cut", "see_archived"))
@@ -78,7 +78,8 @@ class OracleReader(RowReader):
         released = registry.read_tables(self._session, released=True)
         return [c.table for c in (found | released).values() if not c.is_unfinished]
 
-    def _access(self, subject: Subject) -> OracleAccess:
+    def _find_access(self, subject: Subject) -> OracleAccess:
+        """Return how to read a captured table. Raises Refused, or TableReplaced if its version differs."""
         table_id = subject.schema.table_id
         if table_id not in self._accesses:
             self._accesses = self._read_dictionary()
@@ -91,6 +92,7 @@ class OracleReader(RowReader):
         return access
 
     def _read_dictionary(self) -> dict[int, OracleAccess]:
+        """Return how to read each captured table that still has its registered version."""
         dictionary = self._source.database.dictionary  # with the configured column types
         listed = {(t.owner, t.name): t for t in dictionary.list_tables()}
         found = {}
@@ -106,10 +108,12 @@ class OracleReader(RowReader):
     # -- extent --------------------------------------------------------------------------------------------------
 
     def estimate_rows(self, subject: Subject) -> int:
-        return int(self._session.fetch_row(statement("verify", "estimate", table=self._access(subject).table_sql))[0])
+        return int(
+            self._session.fetch_row(statement("verify", "estimate", table=self._find_access(subject).table_sql))[0]
+        )
 
     def read_split_points(self, subject: Subject, rows: int) -> list[int]:
-        parts = {"table": self._access(subject).table_sql, "key": f"T.{quote(subject.schema.key[0])}"}
+        parts = {"table": self._find_access(subject).table_sql, "key": f"T.{quote(subject.schema.key[0])}"}
         text = statement("verify", "cuts", where=row_condition(subject), rows=str(rows), **parts)
         return sorted({int(k) for (k,) in self._session.fetch_rows(text)})
 
@@ -131,7 +135,7 @@ class OracleReader(RowReader):
             yield from self._read_rows(subject, where, binds)
 
     def _read_rows(self, subject: Subject, where: str, binds: dict[str, Any]) -> Iterator[TableChanges]:
-        access = self._access(subject)
+        access = self._find_access(subject)
         read = [r.expression(f"T.{quote(c.name)}") for r, c in zip(access.readings, access.layout.columns, strict=True)]
         columns = ", ".join(f"{expression} AS V{n}" for n, expression in enumerate(read, 1))
         parts = {"columns": columns, "lobs": access.lobs_sql, "table": access.table_sql, "where": where}
@@ -147,7 +151,7 @@ class OracleReader(RowReader):
 
     def _key_condition(self, subject: Subject, columns: Seq[str], keys: Seq[Key]) -> tuple[str, dict[str, Any]]:
         """Return the condition for rows of the table or of its log that have one of these keys."""
-        access, types = self._access(subject), [c.type for c in subject.schema.wire_columns]
+        access, types = self._find_access(subject), [c.type for c in subject.schema.wire_columns]
         binds: dict[str, Any] = {}
         cases = []
         for key in keys:
@@ -165,14 +169,15 @@ class OracleReader(RowReader):
         return source_state(self._session.fetch_row(statement("registry", "state"))).next_sequence
 
     def find_waiting_keys(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
+        """Return the keys that are in the log; all of them if a DDL statement on the table is recorded."""
         schema = subject.schema
         noted = self._session.fetch_rows(statement("registry", "ddl_rows"))
         if not keys or any((owner, name) == (schema.namespace, schema.name) for _, _, owner, name, _ in noted):
             return set(keys)
-        access, logged = self._access(subject), log_key_columns(len(schema.key))
+        access, logged = self._find_access(subject), log_key_columns(len(schema.key))
         columns = [r.cast_logged(f"G.{k}") for r, k in zip(access.readings, logged, strict=False)]
         expressions = [r.expression(c) for r, c in zip(access.readings, columns, strict=False)]
-        parts = {"keys": ", ".join(expressions), "log": self._log_table(access)}
+        parts = {"keys": ", ".join(expressions), "log": self._require_log_table(access)}
         found: set[Key] = set()
         for first in range(0, len(keys), KEYS_AT_ONCE):
             where, binds = self._key_condition(subject, columns, keys[first : first + KEYS_AT_ONCE])
@@ -181,10 +186,10 @@ class OracleReader(RowReader):
         return found
 
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
-        access, types = self._access(subject), [c.type for c in subject.schema.wire_columns]
+        access, types = self._find_access(subject), [c.type for c in subject.schema.wire_columns]
         values = [r.bind_expression(n) for n, r in enumerate(access.readings[: access.layout.key_count], 1)]
         names = ", ".join(log_key_columns(access.layout.key_count))
-        text = statement("verify", "touch", log=self._log_table(access), keys=names, values=", ".join(values))
+        text = statement("verify", "touch", log=self._require_log_table(access), keys=names, values=", ".join(values))
         rows = [
             [bind_value(r, t, form) for r, t, form in zip(access.readings, types, key, strict=False)] for key in keys
         ]
@@ -192,7 +197,8 @@ class OracleReader(RowReader):
             self._writer.run_many(text, rows)
 
     @staticmethod
-    def _log_table(access: OracleAccess) -> str:
+    def _require_log_table(access: OracleAccess) -> str:
+        """Return the log of a table. Raises Refused if the table is captured inline, without a log."""
         if not access.log:
             raise Refused(
                 "a table that is captured inline has no log that shows which changes are still on their way",
@@ -202,7 +208,7 @@ class OracleReader(RowReader):
 
 
 def bind_value(reading: OracleReading, kind: LogicalType, text: str) -> Any:
-    """Return the object to bind for a form of a key."""
+    """Return the object to bind for a key value that is given as a form, the text that is compared."""
     if style_of(kind) is FormStyle.HEX:
         return bytes.fromhex(text)
     if kind.kind is Kind.UUID:
@@ -218,7 +224,7 @@ def bind_value(reading: OracleReading, kind: LogicalType, text: str) -> Any:
 
 
 def _log_keys(subject: Subject, access: OracleAccess, rows: Seq[tuple[Any, ...]]) -> set[Key]:
-    """Return fetched log keys as forms."""
+    """Convert keys fetched from a log to forms, the texts that are compared."""
     if not rows:
         return set()
     columns = [

@@ -172,6 +172,7 @@ def split_url(url: str) -> tuple[sa.URL, PostgresOptions]:
 
 
 def _parse_option(name: str, text: str) -> Any:
+    """Convert an option of VENUS in a URL to the type of its default."""
     default = getattr(PostgresOptions(), name)
     if isinstance(default, bool):
         if text not in ("true", "false"):
@@ -214,7 +215,7 @@ def connect_error(text: str, *, hint: str) -> DatabaseUnavailable:
 
 
 class CopyDestination(Protocol):
-    """A destination of COPY."""
+    """A destination to which COPY writes."""
 
     def write(self, data: bytes, /) -> int: ...
 
@@ -244,7 +245,7 @@ class PostgresConnection:
             self.run(statement("session", "own_triggers"))
 
     def _settings(self) -> str:
-        """Return the settings of the session, which fix the meaning of texts and limit how long others wait for it."""
+        """Return the settings of the session: how values look as text, and how long others wait for its locks."""
         o = self.options
         return (
             f"{statement('session', 'settings')}; {statement('session', 'transactions')}; SET synchronous_commit = on;"
@@ -260,7 +261,7 @@ class PostgresConnection:
         self._raw.close()
 
     def limit_lock_waits(self) -> None:
-        """Wait for locks for a moment only; a longer wait raises LockTimeout."""
+        """Set a short lock timeout for this session: a longer wait raises LockTimeout."""
         self.run(f"SET lock_timeout = {GLANCE_LOCK_MS}")
 
     @property
@@ -336,14 +337,14 @@ class PostgresConnection:
             self.rollback()
 
     def copy_out(self, text: str, into: CopyDestination) -> None:
-        """Run COPY ... TO STDOUT, row by row into a file."""
+        """Run COPY ... TO STDOUT, and write its output into a destination, row by row."""
         try:
             self._cursor.copy_expert(text, into)
         except psycopg2.Error as error:
             raise self._to_venus_error(error) from error
 
     def expect_types(self, oids: Iterable[int]) -> None:
-        """Make `texts` return values of these types undecoded."""
+        """Make `fetch_texts` return values of these types undecoded."""
         as_written = psycopg2.extensions.new_type(tuple(oids), "AS_WRITTEN", lambda text, _: text)
         psycopg2.extensions.register_type(as_written, self._texts)
 

@@ -24,7 +24,7 @@ FROM_TRIGGERS = (
 
 
 class LockQuerySession(Protocol):
-    """A session at a source or a target."""
+    """A session at a source or a target that can run queries about locks."""
 
     def rows(self, text: str, params: Any = None) -> list[tuple[Any, ...]]: ...
 
@@ -38,7 +38,7 @@ class HeldLock:
 
 
 def find_waits(session: LockQuerySession, sessions: str, seconds: float) -> list[HeldLock]:
-    """Return the holders for which sessions with these names (LIKE) have waited at least this long."""
+    """Return the locks that sessions with these names (LIKE) have waited for at least this long, with their holders."""
     return _build_held_locks(
         session, session.rows(statement("waits", "waits"), {"sessions": sessions, "seconds": seconds})
     )
@@ -51,7 +51,7 @@ def find_holders(session: LockQuerySession, tables: Iterable[int], modes: Sequen
 
 
 def find_open_transactions(session: LockQuerySession) -> list[HeldLock]:
-    """Return the oldest transactions of other sessions in this database: a row does not show which one locks it."""
+    """Return the oldest transactions of other sessions in this database, because a row does not show its holder."""
     return _build_held_locks(session, session.rows(statement("waits", "open_transactions")))
 
 
@@ -61,7 +61,7 @@ def _build_held_locks(session: LockQuerySession, rows: Sequence[tuple[Any, ...]]
     ]
     if any(not row[1] for row in rows):
         table = next(row[0] for row in rows if not row[1])
-        found += [HeldLock(table=table, holder=text) for text in _describe_prepared(session)]
+        found += [HeldLock(table=table, holder=text) for text in _describe_prepared_transactions(session)]
     return list(dict.fromkeys(found))
 
 
@@ -70,7 +70,8 @@ def _describe_holder(pid: int, user: str, application: str, since: str, state: s
     return describe_session(pid, f"user {user}" if user else "", application, opened, state, query=query)
 
 
-def _describe_prepared(session: LockQuerySession) -> list[str]:
+def _describe_prepared_transactions(session: LockQuerySession) -> list[str]:
+    """Return a text for each prepared transaction, which holds locks without a session."""
     return [
         f"prepared transaction '{gid}' (owner {owner}, prepared {since} UTC), which COMMIT PREPARED or "
         "ROLLBACK PREPARED ends"

@@ -59,7 +59,7 @@ def open_scratch(settings: Settings) -> PostgresScratch:
 
 
 class PostgresScratch(UrlPlace):
-    """A PostgreSQL database."""
+    """The PostgreSQL database in which `venus prove` runs its cases."""
 
     dialect = "postgresql"
     namespace = "public"
@@ -111,7 +111,7 @@ class PostgresScratch(UrlPlace):
             return "\n".join(str(line) for (line,) in connection.rows(statement("scratch", "catalogue")))
 
     def torture(self) -> tuple[Mapping[str, Torture], Sequence[str]]:
-        """Return the hardest values."""
+        """Return columns with the hardest values of each type, and the statements that prepare for them."""
         return torture.COLUMNS, torture.SETUP
 
     def script(self) -> str:
@@ -124,7 +124,7 @@ class PostgresScratch(UrlPlace):
             return "; ".join(self._drop_statements(connection))
 
     def read_facts(self) -> list[tuple[str, str]]:
-        """Return the facts of the server."""
+        """Return facts about the server for the report of a run."""
         with closing(self._open()) as connection:
             row = connection.row(statement("scratch", "facts"))
         return [(name, str(value)) for name, value in zip(_FACTS, row, strict=True)]
@@ -138,7 +138,7 @@ class PostgresScratch(UrlPlace):
         return [(kind, name, dropped) for kind, name, dropped in connection.rows(_OBJECTS)]
 
     def _drop_statements(self, connection: PostgresConnection) -> list[str]:
-        """Return the statements that drop what a run creates; those of the schema of VENUS go with it."""
+        """Return the statements that drop what a run creates; what is in VENUS's schema is dropped with it."""
         objects = self._read_objects(connection)
         return [dropped for _, name, dropped in objects if dropped and not name.startswith(f"{OWN_SCHEMA}.")]
 
@@ -155,7 +155,7 @@ class PostgresScratch(UrlPlace):
                 connection.run(text)
 
     def parse(self, texts: Sequence[str]) -> int:
-        """Prepare statements."""
+        """Let the server parse these statements, by PREPARE; return how many it parsed."""
         queries = [query for query in map(_unwrap_copy, texts) if _PREPARED.match(query)]
         with closing(self._open()) as connection:
             for query in queries:
@@ -194,6 +194,7 @@ def _unwrap_copy(text: str) -> str:
 
 
 def _concerns_proof_table(text: str, name: str) -> bool:
+    """Return whether to explain a recorded statement: it names the table `proof`, or reads a log."""
     return name == "claim" or '"proof"' in text
 
 
@@ -208,9 +209,9 @@ def _number_parameters(text: str) -> str:
     """Replace the driver's parameters by those of PREPARE."""
     names: dict[str, int] = {}
 
-    def number(found: re.Match[str]) -> str:
+    def number_parameter(found: re.Match[str]) -> str:
         if found[0] == "%%":
             return "%"
         return f"${names.setdefault(found[1] or f'?{found.start()}', len(names) + 1)}"
 
-    return _PARAMETER.sub(number, text) if _PARAMETER.search(text) else text
+    return _PARAMETER.sub(number_parameter, text) if _PARAMETER.search(text) else text

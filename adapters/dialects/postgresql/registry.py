@@ -33,7 +33,7 @@ from venus.model import LOG_ROWS_COUNTED_MAX, BatchNo, BatchRecord, Epoch, Sourc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresCapturedTable:
-    """A captured table. `table` is None if it is gone. `usable`: it can be read in the registered version."""
+    """A captured table. `table` is None if it was dropped. `usable`: it still has the registered version."""
 
     registered: RegisteredTable
     table: PostgresTable | None
@@ -46,7 +46,7 @@ class PostgresCapturedTable:
 
     @classmethod
     def combine(cls, known: RegisteredTable, table: PostgresTable | None) -> PostgresCapturedTable:
-        """Combine the two entries. The stored fingerprint is not used: older versions computed it differently."""
+        """Combine a registered table with the dictionary. Ignores the stored fingerprint, which may be outdated."""
         usable = (
             table is not None
             and bool(table.key)
@@ -87,7 +87,7 @@ def read_registered_tables(
 def load_captured_tables(
     connection: PostgresConnection, schemas: SchemaCache | None = None
 ) -> tuple[list[PostgresCapturedTable], str]:
-    """Load the registered tables and their entries in the dictionary in one snapshot, with the registry's mark."""
+    """Read the captured tables from registry and dictionary in one snapshot, and the mark of the registry's state."""
     with connection.snapshot():
         known = read_registered_tables(connection, schemas)
         rows = {(r[1], r[2]): r for r in dictionary.read_all_tables(connection)}
@@ -139,7 +139,7 @@ def new_version_sql(schema: TableSchema) -> str:
 
 
 def _version_parts(schema: TableSchema) -> dict[str, str]:
-    """Return the values of the registry's row for a version, as SQL."""
+    """Return the columns of the registry's row for a version, with their values as SQL."""
     return {name: literal(value) for name, value in version_values(schema).items()}
 
 
@@ -207,7 +207,7 @@ def restart_fill(connection: PostgresConnection, table_id: int) -> None:
 
 
 def begin_comparison(connection: PostgresConnection, table_id: int, reason: str) -> bool:
-    """Turn the fill that begins into a comparison; return False if it has read rows already."""
+    """Turn the fill of a table into a comparison; return False if the fill has read rows already."""
     values = {"table_id": table_id, "reason": reason}
     return connection.run(statement("registry", "begin_comparison"), values) == 1
 

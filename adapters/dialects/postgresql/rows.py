@@ -150,10 +150,11 @@ class CopyStream(_CopyOutput):
             fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._error: BaseException | None = None
         self._ended = False
-        self._thread = threading.Thread(target=self._run, args=(text,), name="venus-copy", daemon=True)
+        self._thread = threading.Thread(target=self._copy_into_pipe, args=(text,), name="venus-copy", daemon=True)
         self._thread.start()
 
-    def _run(self, text: str) -> None:
+    def _copy_into_pipe(self, text: str) -> None:
+        """Run COPY in the thread, and write its output into the pipe."""
         try:
             with os.fdopen(self._writer, "wb", buffering=1 << 16) as into:
                 self._connection.copy_out(text, into)
@@ -201,7 +202,7 @@ def read_sections(
         for changes in _split_new_rows(record_ids, rows, is_deleted, is_new, layout):
             # text and wire sizes differ
             if changes.nbytes > bytes_max and (found := find_too_large(changes.record_ids, changes.rows)):
-                raise _too_large_error(changes, layout, *found)
+                raise _unfit_row_error(changes, layout, *found)
             yield from divide_section(changes, bytes_max)
 
 
@@ -229,7 +230,8 @@ def _split_new_rows(
         yield replace(part, inserts_only=bool(is_new[first]))
 
 
-def _too_large_error(changes: TableChanges, layout: Layout, place: int, said: str) -> UnfitRow:
+def _unfit_row_error(changes: TableChanges, layout: Layout, place: int, said: str) -> UnfitRow:
+    """Return the error about a row that is too large; it names the row's key."""
     columns = keys_to_columns(PackedBytes.of([changes.record_ids.split()[place]]), layout)
     values = [v.hex() if isinstance(v, bytes) else v for (v,) in columns]
     key = ", ".join(f"{column.name}={value}" for column, value in zip(layout.columns, values, strict=False))

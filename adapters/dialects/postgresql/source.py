@@ -201,7 +201,7 @@ def _count_rows(connection: PostgresConnection, table: PostgresTable, size: Tabl
 
 @contextmanager
 def _ignore_refusals(connection: PostgresConnection) -> Iterator[None]:
-    """Ignore tables that this role may not read: `check` reports them."""
+    """Ignore the error if this role may not read a table: `check` reports such tables."""
     connection.run("SAVEPOINT tried")
     try:
         yield
@@ -235,13 +235,13 @@ def _sample_table(
     spread = f" TABLESAMPLE SYSTEM ({share:.6f})" if share < 100 / _SPREAD else ""
     text = statement("survey", "sample", table=table.from_sql, sample=spread, rows=str(SAMPLE_ROWS))
 
-    def read() -> tuple[int, int]:
+    def read_sample() -> tuple[int, int]:
         weight = _CopyCounter()
         connection.copy_out(text, weight)
         return weight.rows, weight.nbytes
 
     with _ignore_refusals(connection):
-        size = replace(size, sample=sampler.take(read))
+        size = replace(size, sample=sampler.take(read_sample))
         if (size.sample or size.counted) and (largest := _largest_query(table, spread, every=size.counted)):
             size = replace(size, largest_bytes=int(connection.row(largest)[0] or 0))
         return size
@@ -261,6 +261,7 @@ def _largest_query(table: PostgresTable, spread: str, *, every: bool) -> str:
 
 
 def _unknown_figures(sizes: Seq[TableSize], *, since_reset: bool, counts: bool) -> list[str]:
+    """Return a sentence for each figure that the server does not know, with the remedy."""
     found = []
     if nameless := [size.qualified_name for size in sizes if size.rows is None]:
         names = ", ".join(nameless[:5]) + (" ..." if len(nameless) > 5 else "")

@@ -68,7 +68,7 @@ class PostgresTableNames:
 
 
 def form_sql(kind: LogicalType, column: str, *, bare: bool = False) -> str:
-    """Return the SQL of a column's form. `bare`: without its length."""
+    """Return SQL for the form of a column, the text that is compared. `bare`: without the length before it."""
     style = style_of(kind)
     text = f"{column}::text"
     if style is FormStyle.HEX:
@@ -92,7 +92,7 @@ def checksum_sql(text: str, digest: str) -> str:
 
 
 class PostgresReader(ChecksumReader):
-    """Reader over one session. The caller supplies the names of tables."""
+    """Reader of a database in a comparison, over one session; `named` supplies the names of a table."""
 
     def __init__(
         self, session: VerifySession, named: Callable[[Subject], PostgresTableNames], copy: Callable[[str], bytes]
@@ -178,6 +178,7 @@ class PostgresReader(ChecksumReader):
         )
 
     def _read_section(self, subject: Subject, text: str) -> Iterator[TableChanges]:
+        """Yield the rows of a query as one section; nothing if there are none."""
         record_ids, rows, is_deleted = from_copy(self._copy(text), Layout.of(subject.schema), flagged=False)
         if len(record_ids):
             yield TableChanges(
@@ -189,7 +190,7 @@ class PostgresReader(ChecksumReader):
             )
 
     def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
-        """Return the parts of a join with these keys."""
+        """Return the parts of a query that joins a table with these keys."""
         named = self._named(subject)
         values = key_values(subject, named.casts)
         pairs = zip(named.columns, named.equals, values, strict=False)
@@ -197,13 +198,14 @@ class PostgresReader(ChecksumReader):
         return {"match": " AND ".join(match)} | self._array_parts(keys)
 
     def _array_parts(self, keys: Seq[Key]) -> dict[str, str]:
+        """Return the values of these keys as one array for each column, and the columns' names."""
         columns = [list(column) for column in zip(*keys, strict=True)]
         arrays = [self._session.literal("%s::text[]", [column]) for column in columns]
         return {"arrays": ", ".join(arrays), "names": ", ".join(f"v{n}" for n in range(1, len(columns) + 1))}
 
 
 class PostgresSourceReader(PostgresReader):
-    """Reader of the source, which also reads and writes the log."""
+    """Reader of the source in a comparison, which also reads the log and writes keys into it."""
 
     def __init__(self, connection: PostgresConnection) -> None:
         self._connection = connection
@@ -211,6 +213,7 @@ class PostgresSourceReader(PostgresReader):
         super().__init__(connection, self._source_names, self._copy_text)
 
     def _copy_text(self, text: str) -> bytes:
+        """Return the output of a COPY statement."""
         into = io.BytesIO()
         self._connection.copy_out(text, into)
         return into.getvalue()
@@ -222,6 +225,7 @@ class PostgresSourceReader(PostgresReader):
         return [*(c.registered for c in self._captured.values()), *(t for t, _ in released)]
 
     def _source_names(self, subject: Subject) -> PostgresTableNames:
+        """Return the names of a captured table. Raises TableReplaced if it does not have the compared version."""
         if not self._captured:
             self.read_tables()
         captured = self._captured.get(subject.schema.table_id)

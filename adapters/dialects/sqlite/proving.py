@@ -29,7 +29,7 @@ def open_scratch(settings: Settings) -> SqliteScratch:
 
 
 class SqliteScratch(UrlPlace):
-    """A database file."""
+    """The SQLite file in which `venus prove` runs its cases."""
 
     dialect = "sqlite"
     namespace = "main"
@@ -70,7 +70,7 @@ class SqliteScratch(UrlPlace):
             return "\n".join(map(str, connection.execute(statement("scratch", "catalogue"))))
 
     def torture(self) -> tuple[Mapping[str, Torture], Sequence[str]]:
-        """Return the hardest values."""
+        """Return columns with the hardest values of each type, and the statements that prepare for them."""
         return torture.COLUMNS, torture.SETUP
 
     def script(self) -> str:
@@ -82,7 +82,7 @@ class SqliteScratch(UrlPlace):
         return f"rm {self.path}"
 
     def read_facts(self) -> list[tuple[str, str]]:
-        """Return the facts of library and file."""
+        """Return facts about library and file for the report of a run."""
         with self._open() as connection:
             pragmas = [(name, str(connection.execute(f"PRAGMA {name}").fetchone()[0])) for name in _PRAGMAS]
         return [("version", sqlite3.sqlite_version), *pragmas]
@@ -107,7 +107,7 @@ class SqliteScratch(UrlPlace):
             connection.execute("DROP TABLE IF EXISTS sqlite_stat4")
 
     def parse(self, texts: Sequence[str]) -> int:
-        """Explain statements, which compiles them."""
+        """Let SQLite compile these statements, by EXPLAIN; return how many it compiled."""
         queries = [text for text in texts if not _RUN.match(text)]
         with self._open() as connection:
             for query in queries:

@@ -57,7 +57,7 @@ class SqliteOwnedObjects:
         return bool(_FIXED.fullmatch(name)) or is_follower_table(name) or self.has_numbered_object(name)
 
     def has_numbered_object(self, name: str) -> bool:
-        """Return whether this is the name of a log table or a trigger of a registered table."""
+        """Return whether this is the name of a log table or of a trigger of a registered table."""
         found = _NUMBERED.fullmatch(name)
         return found is not None and int(found[1]) in self.numbers
 
@@ -93,7 +93,7 @@ COUNT_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteRegistryEntry:
-    """A row of the registry."""
+    """A registered table, as the row of the registry describes it."""
 
     table: RegisteredTable
     log_through: int
@@ -151,7 +151,7 @@ def new_version_sql(schema: TableSchema, number_max: int) -> str:
 
 
 def _version_parts(schema: TableSchema, number_max: int) -> dict[str, str]:
-    """Return the values of the registry's row for a version, as SQL."""
+    """Return the columns of the registry's row for a version, with their values as SQL."""
     return {name: literal(value) for name, value in version_values(schema, number_max).items()}
 
 
@@ -244,6 +244,7 @@ class SqliteRegistry(SourceRegistry):
             return self._count_rows(exactly=self._file.stat().st_size <= COUNT_BYTES_MAX)
 
     def _count_rows(self, *, exactly: bool) -> dict[int, int]:
+        """Return the row counts of the captured tables: exact, or those of the last ANALYZE."""
         existing = {name for (name,) in self._writer.execute(statement("registry", "tables_there"))}
         names = {i: c.schema.name for i, c in read_tables(self._writer).items() if c.schema.name in existing}
         if exactly:
@@ -264,13 +265,15 @@ class SqliteRegistry(SourceRegistry):
                 raise unknown_table(table_id)
 
     def begin_comparison(self, table_id: int, reason: str) -> bool:
-        return self._change("begin_comparison", {"table_id": table_id, "reason": reason})
+        return self._change_table_row("begin_comparison", {"table_id": table_id, "reason": reason})
 
     def advance_comparison(self, table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> bool:
-        return self._change("advance_comparison", comparison_values(table_id, before, after, rows_done, done=done))
+        return self._change_table_row(
+            "advance_comparison", comparison_values(table_id, before, after, rows_done, done=done)
+        )
 
-    def _change(self, block: str, values: Mapping[str, Any]) -> bool:
-        """Run a statement on the row of a table; return whether it changed the row."""
+    def _change_table_row(self, block: str, values: Mapping[str, Any]) -> bool:
+        """Run a statement that changes a table's row in the registry; return whether it did."""
         with write_transaction(self._writer, self._file):
             return self._writer.execute(statement("registry", block), values).rowcount == 1
 

@@ -102,6 +102,7 @@ class SqliteValueRule:
 
 
 def _are_lines(values: Sequence[Stored], pattern: re.Pattern[str]) -> bool:
+    """Return whether every value matches the pattern; they are tested together, as lines of one text."""
     present = [v for v in values if v is not None]
     lines = "\n".join(present) + "\n"  # type: ignore[arg-type]
     return lines.count("\n") == len(present) and pattern.fullmatch(lines) is not None
@@ -223,7 +224,7 @@ def _bool_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
 def _date_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     refuse = partial(_refuse, "date (YYYY-MM-DD)")
 
-    def text(value: str) -> Text:
+    def to_date_text(value: str) -> Text:
         try:
             return date.fromisoformat(value).isoformat() if _DATE.fullmatch(value) else refuse(value)
         except SqliteValueError:
@@ -231,7 +232,7 @@ def _date_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
         except ValueError:
             return refuse(value)
 
-    return _make_rule(str, text, refuse, _DATES)
+    return _make_rule(str, to_date_text, refuse, _DATES)
 
 
 def _parse_fraction(digits: str | None) -> int | None:
@@ -251,12 +252,12 @@ def _clock_text(hour: str, minute: str, second: str | None, digits: str | None) 
 def _time_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     refuse = partial(_refuse, "time (HH:MM:SS)")
 
-    def text(value: str) -> Text:
+    def to_time_text(value: str) -> Text:
         match = _TIME.fullmatch(value)
         written = _clock_text(*match.groups()) if match else None
         return written if written and (written == value or not in_key) else refuse(value)
 
-    return _make_rule(str, text, refuse, _CLOCKS)
+    return _make_rule(str, to_time_text, refuse, _CLOCKS)
 
 
 def _parse_moment(value: str) -> str | None:
@@ -284,19 +285,19 @@ def _moment_rule(logical: LogicalType, in_key: bool, *, zone: str) -> SqliteValu
         _refuse, f"date and time (YYYY-MM-DD HH:MM:SS{', in UTC without a zone' if in_key and zone else ''})"
     )
 
-    def text(value: str) -> Text:
+    def to_moment_text(value: str) -> Text:
         written = _parse_moment(value)
         if written is None or (in_key and written != value):
             return refuse(value)
         return written + zone
 
-    return _make_rule(str, text, refuse, None if zone else _MOMENTS)
+    return _make_rule(str, to_moment_text, refuse, None if zone else _MOMENTS)
 
 
 def _uuid_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
     refuse = partial(_refuse, "UUID")
 
-    def text(value: str) -> Text:
+    def normalise_uuid(value: str) -> Text:
         if _UUID.fullmatch(value):
             return value
         if in_key or not (_UUID.fullmatch(value.lower()) or _HEX32.fullmatch(value)):
@@ -307,7 +308,7 @@ def _uuid_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
         whole = isinstance(value, bytes) and len(value) == 16 and not in_key
         return str(UUID(bytes=value)) if whole else refuse(value)  # type: ignore[arg-type]
 
-    return _make_rule(str, text, to_uuid_text)
+    return _make_rule(str, normalise_uuid, to_uuid_text)
 
 
 def _json_rule(logical: LogicalType, in_key: bool) -> SqliteValueRule:
@@ -411,6 +412,7 @@ def _build_changes_sql(found: SqliteTable, parts: Mapping[str, str], *, is_there
 
 
 def _is_wide(logical: LogicalType) -> bool:
+    """Return whether values of this type may be large."""
     return logical.kind in _UNBOUNDED and not 0 < logical.length <= _NARROW_MAX
 
 
@@ -424,13 +426,14 @@ def cursor_key(row: Row, key_count: int) -> list[Any]:
 
 
 def _encode_tag(value: Any) -> list[Any]:
+    """Return a key value for a cursor in JSON, with a tag that tells how to decode it."""
     if isinstance(value, bytes):
         return ["blob", value.hex()]
     return ["real", value.hex()] if isinstance(value, float) else ["as it is", value]
 
 
 def fill_statement(access: SqliteAccess, cursor: bytes) -> tuple[str, list[Any]]:
-    """Return the statement that reads the next rows, and its parameters without the number of rows."""
+    """Return the statement that reads the next rows of a fill, and its parameters except for the number of rows."""
     if not cursor:
         return access.fill_sql, []
     place = FillCursor.parse(cursor)

@@ -173,7 +173,7 @@ def _read_triggers(connection: sqlite3.Connection) -> dict[str, list[str]]:
 
 
 def _read_page_sizes(connection: sqlite3.Connection, file: Path) -> tuple[dict[tuple[str, str], int], list[str]]:
-    """Return the bytes of tables and indexes by (table, type)."""
+    """Return the bytes of tables and indexes by (table, type), and a sentence about sizes that stay unknown."""
     nbytes = file.stat().st_size
     found: dict[tuple[str, str], int] = defaultdict(int)
     try:

@@ -48,7 +48,7 @@ KEYS_AT_ONCE = 200
 
 
 class SqliteRowReader(RowReader, ABC):
-    """A reader of rows in a SQLite file, which is a source or a target."""
+    """A reader of rows in a comparison, for a SQLite file that is the source or a target."""
 
     @abstractmethod
     def _table(self, subject: Subject) -> str:
@@ -56,7 +56,7 @@ class SqliteRowReader(RowReader, ABC):
 
     @abstractmethod
     def _column(self, subject: Subject, name: str) -> str:
-        """Return a column of the table `t`, by its name at the source."""
+        """Return SQL for a column of the table `t`, which has this name at the source."""
 
     @abstractmethod
     def _stored_key(self, subject: Subject, key: Key) -> tuple[Any, ...]:
@@ -97,13 +97,13 @@ class SqliteRowReader(RowReader, ABC):
         return self._column(subject, name)
 
     def _key_condition(self, subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:
-        """Return the condition that a row has one of these keys, and its parameters."""
+        """Return the condition that a row has one of these keys, and the condition's parameters."""
         one = "(" + " AND ".join(f"{self._key_term(subject, name)} = ?" for name in subject.schema.key) + ")"
         return " OR ".join([one] * len(keys)), [value for key in keys for value in self._stored_key(subject, key)]
 
 
 class SqliteReader(SqliteRowReader):
-    """One connection that reads rows and writes only to the log."""
+    """Reader of the source in a comparison, over one connection; it writes only to the log."""
 
     def __init__(self, file: Path, columns: ColumnChoice = NO_CHOICE) -> None:
         self._file = file
@@ -131,7 +131,7 @@ class SqliteReader(SqliteRowReader):
             return [c.table for c in (captured | registry.read_tables(self._connection, released=True)).values()]
 
     def _find_access(self, subject: Subject) -> SqliteAccess:
-        """Return the access to a table. The dictionary is read once, and again if the table's version differs."""
+        """Return how to read a table. Reads the dictionary once; a table of another version raises TableReplaced."""
         table_id = subject.schema.table_id
         if table_id not in self._accesses:
             dictionary, present = SqliteDictionary(self._connection, self._columns), read_objects(self._connection)
@@ -199,7 +199,7 @@ class SqliteReader(SqliteRowReader):
         return {by_stored[row] for row in logged & by_stored.keys()}
 
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
-        """Log the keys in the storage class that the existing rows have: 1 and 1.0 are two keys in a log."""
+        """Write these keys into the log, in the storage class of their rows: 1 and 1.0 are two keys in a log."""
         width = len(subject.schema.key)
         names = ", ".join(f"t.{quote(name)}" for name in subject.schema.key)
         log = quote(log_table_name(subject.schema.table_id))
@@ -227,7 +227,7 @@ def stored_key(subject: Subject, key: Key) -> tuple[Any, ...]:
 
 
 def _stored_value(kind: LogicalType, form: str) -> Any:
-    """Return the value that SQLite stores for a form. In a key each value has one spelling (rows.py)."""
+    """Return the value that SQLite stores for a form, the compared text: in a key, each value has one spelling."""
     match kind.kind:
         case Kind.INT:
             return int(form)

@@ -1,8 +1,8 @@
-"""Tables of the application in a database that follows (`@source`), beside VENUS's own tables.
+"""The application's tables in its former MariaDB or MySQL database, which is now a target (`@source`).
 
 Their columns have types, character sets and collations of the application's choice. The server converts some values
-silently: it pads, trims blanks, or takes a number for a label. So rows are read back as capture reads them, in the same
-transaction, and a value that differs from the one that was sent is refused. Two keys that are equal in a collation are
+silently: it pads, trims blanks, or takes a number for a label. So VENUS reads each row back as capture does, in the
+same transaction, and refuses a value that differs from the one sent. Two keys that are equal in a collation are
 different rows in other databases, so keys are compared byte by byte.
 """
 
@@ -36,7 +36,7 @@ _KEY_CHARS_MAX = KEY_BYTES_MAX // 4
 
 
 class ApplicationTables:
-    """The tables of a database as its dictionary describes them, read when they are first needed."""
+    """The application's tables as the dictionary describes them; the dictionary is read at the first use."""
 
     def __init__(self, url: Callable[[], str]) -> None:
         self._url = url
@@ -44,28 +44,29 @@ class ApplicationTables:
         self._collation = ""
 
     def forget(self) -> None:
-        """Read the dictionary again at the next use."""
+        """Forget the tables, so that the next use reads the dictionary again."""
         self._tables = {}
 
     def find(self, name: str) -> MysqlTable | None:
         """Return a table; None if it does not exist."""
         if name not in self._tables:
-            self._read()
+            self._read_tables()
         return self._tables.get(name)
 
     def read_all(self) -> list[MysqlTable]:
         """Return the application's tables as they are now."""
-        self._read()
+        self._read_tables()
         return [table for table in self._tables.values() if not is_own_table(table.name, table.comment)]
 
-    def _read(self) -> None:
+    def _read_tables(self) -> None:
+        """Read all tables from the dictionary, over a separate connection."""
         address = parse_address(self._url())
         with closing(MysqlConnection(address, "READ COMMITTED")) as connection:
             self._collation = collation(is_mariadb=is_mariadb(connection))
             self._tables = read_dictionary(connection, zero_dates_null=address.options.zero_dates_null).tables
 
     def access(self, placed: MysqlPlacedTable, schema: TableSchema) -> MysqlAccess:
-        """Return the statements that read the rows of a table as canonical text, with these columns."""
+        """Return the statements that read the columns of `schema` from a table as canonical text."""
         table = self.find(placed.name)
         lost = [c.name for c in schema.columns if table is None or placed.fold(c.name) not in table.declared]
         if table is None or lost:
@@ -87,14 +88,14 @@ class ApplicationTables:
     # -- keys --------------------------------------------------------------------------------------------------------
 
     def text_keys(self, placed: MysqlPlacedTable) -> dict[str, MysqlDeclaredType]:
-        """Return the columns of the key that have a collation, by their names at the source."""
+        """Return the types of the key columns that have a collation, by their names at the source."""
         table = self.find(placed.name)
         declared = table.declared if table is not None else {}
         found = {name: declared[placed.fold(name)] for name in placed.schema.key if placed.fold(name) in declared}
         return {name: one for name, one in found.items() if one.is_text}
 
     def key_definitions(self, placed: MysqlPlacedTable) -> str:
-        """Return the definitions of these columns for a table of VENUS, in which different keys are never equal."""
+        """Return definitions of the key's text columns for a table of VENUS, where different keys are never equal."""
         return "".join(
             f"{placed.column(name)} varchar({min(one.length, _KEY_CHARS_MAX)}) CHARACTER SET utf8mb4 "
             f"COLLATE {self._collation} NOT NULL, "
@@ -102,7 +103,7 @@ class ApplicationTables:
         )
 
     def key_match(self, placed: MysqlPlacedTable) -> str:
-        """Return the condition that `t`, the application's table, has the key of `s`, one of VENUS's."""
+        """Return the condition that row `t` of the application's table has the key of row `s` of a table of VENUS."""
         texts = self.text_keys(placed)
         return " AND ".join(_match_condition(placed.column(name), texts.get(name)) for name in placed.schema.key)
 
@@ -151,6 +152,7 @@ def _match_condition(column: str, text: MysqlDeclaredType | None) -> str:
 
 
 def _other_value_error(access: MysqlAccess, wanted: tuple[Value, ...], found: tuple[Value, ...]) -> Refusal:
+    """Return the error for a row that was stored with another value than the one sent; it names the column."""
     name = next(c.name for c, w, f in zip(access.layout.columns, wanted, found, strict=True) if w != f)
     said = f"the old database would store another value in column {name}"
     return Refusal(said, "22000", summary=said)

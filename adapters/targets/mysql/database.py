@@ -166,6 +166,7 @@ class MysqlDatabase(SteppedDatabase):
     def finish_tables(
         self, session: MysqlSession, created: Sequence[MysqlPlacedTable], everything: Sequence[MysqlPlacedTable]
     ) -> list[str]:
+        """Add indexes and foreign keys after the rows; return those that the target rejects or that rows violate."""
         rejected = [line for one in created for line in self.add_indexes(session, one)]
         rejected += [line for one in created for line in tables.add_foreign_keys(session, one, everything)]
         rejected += tables.find_violated_keys(session, created)

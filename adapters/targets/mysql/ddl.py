@@ -24,7 +24,7 @@ _LITERAL_DEFAULTS = ("'", "-", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresentColumn:
-    """A column of a table as it is now."""
+    """Type and nullability of a column in the existing table."""
 
     type: str
     not_null: bool
@@ -60,7 +60,7 @@ def _comment_sql(comment: str) -> str:
 
 
 def _default_sql(column: Column, declared: str) -> str:
-    """Return a default that MariaDB and MySQL accept; MySQL allows none for large columns."""
+    """Return the column's default in a form that MariaDB and MySQL accept; empty if there is none."""
     text = column.default_sql
     if declared.startswith("long") or column.identity or not text:
         return ""
@@ -88,6 +88,7 @@ def side_definitions(placed: RelationalPlace) -> str:
 
 
 def _side_column(placed: RelationalPlace, column: Column) -> str:
+    """Return the definition of a column of the side table."""
     declared = placed.types[column.name]
     default = _default_sql(column, declared)
     required = "NOT NULL" if column.name in placed.schema.key else "NULL"
@@ -138,7 +139,7 @@ def foreign_key_statements(
 
 
 def file_heads(target: str) -> list[str]:
-    """Return the comments at the beginning of the file with the DDL."""
+    """Return the first comments of the file with the DDL of a load."""
     return [
         f"Objects that `venus migrate --target {target}` creates at MariaDB; indexes follow the rows.",
         f"MySQL: write {collation(is_mariadb=False)} instead of {collation(is_mariadb=True)}.",
@@ -180,6 +181,7 @@ def plan_step(
 def _add_column(
     new: MysqlPlacedTable, column: Column, present: Mapping[str, PresentColumn], *, has_begun: bool
 ) -> VersionStep:
+    """Return the statement that adds a column, or a refusal if the target has one of this name."""
     name = new.fold(column.name)
     if name.lower() in present:
         own = f"the target's table {new.name} has a column {name} already, and the source has added one"
@@ -188,6 +190,7 @@ def _add_column(
 
 
 def _drop_column(old: MysqlPlacedTable, column: Column, present: Mapping[str, PresentColumn]) -> VersionStep:
+    """Return a remark that a dropped column stays, and the statement that lets it be NULL."""
     remark = f"column {column.name} was dropped at the source and is kept here"
     has = present.get(old.fold(column.name).lower())
     if has is None or not has.not_null:
@@ -201,6 +204,7 @@ def _drop_column(old: MysqlPlacedTable, column: Column, present: Mapping[str, Pr
 def _change_column(
     old: MysqlPlacedTable, new: MysqlPlacedTable, before: Column, after: Column, present: Mapping[str, PresentColumn]
 ) -> VersionStep:
+    """Return the statement that adopts a changed name, type or nullability, or a refusal."""
     name, now = old.fold(before.name), new.fold(after.name)
     was, wanted = old.types[before.name], new.types[after.name]
     is_renamed = name != now and name.lower() in present and now.lower() not in present

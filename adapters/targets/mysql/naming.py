@@ -39,18 +39,19 @@ class MysqlPlacedTable(RelationalPlace):
 
 
 def place_table(schema: TableSchema, database: str, names: str) -> MysqlPlacedTable:
-    """Return the place of a table in a database."""
+    """Return a source table with its names at the target."""
     name = shorten_chars(fold_name(schema.name, schema.source_dialect, names), NAME_CHARS_MAX)
     return MysqlPlacedTable(schema=schema, namespace=database, name=name, names=names)
 
 
 def place_all(schemas: Iterable[TableSchema], database: str, names: str, target: str) -> list[MysqlPlacedTable]:
-    """Place all tables except the heartbeat. Raises Refused with a line for each impossible name or key."""
+    """Return all tables but the heartbeat with their names. Raises Refused with a line for each bad name or key."""
     placed = [place_table(schema, database, names) for schema in schemas if not schema.is_heartbeat]
     return refuse_clashes(placed, _key_problems, target, "MariaDB and MySQL")
 
 
 def _key_problems(placed: MysqlPlacedTable) -> list[str]:
+    """Return the keys and unique indexes that are too long for InnoDB, one line each."""
     schema = placed.schema
     keys = [
         ("the key", schema.key),

@@ -37,7 +37,7 @@ _EXACT_KEYS_MAX = 200
 
 
 class MysqlRowSql(TableStatements):
-    """Statements for one table version. `columns` are those of `schema`, which may be an older version."""
+    """Statements that write to one target table. `columns` are those of `schema`, which may be an older version."""
 
     placed: MysqlPlacedTable
 
@@ -66,7 +66,7 @@ class MysqlRowSql(TableStatements):
         return partial(_write_year_0, write) if kind.kind in (Kind.DATE, Kind.TIMESTAMP) else write
 
     def exact_key(self) -> tuple[str, list[bool]]:
-        """Return the key, with texts as bytes, and for each key column whether it is text; [] if none of them is."""
+        """Return the SQL of the key with texts as bytes, and whether each key column is text; [] if none is."""
         texts = [name in self._text_keys for name in self.placed.schema.key]
         terms = [
             f"CAST(CONVERT({column} USING utf8mb4) AS BINARY)" if is_text_key else column
@@ -86,11 +86,12 @@ class MysqlRowSql(TableStatements):
 
 
 def row_sql(placed: MysqlPlacedTable, group: str) -> MysqlRowSql:
-    """Return the statements for a table version."""
+    """Return the statements that write to the target table of this version."""
     return MysqlRowSql(placed, group)
 
 
 def _timestamptz_literal(value: str) -> str:
+    """Return the literal of a timestamp without its zone, which is UTC."""
     return literal(value.removesuffix("+00"))
 
 
@@ -111,6 +112,7 @@ def value_writer(kind: LogicalType, declared: str) -> Callable[[Value], str]:
 
 
 def _write_checked(check: Callable[[str], bool], write: Callable[[str], str], value: str) -> str:
+    """Write a value as SQL. Raises Refusal if the check fails, because no column can hold the value."""
     if not check(value):
         raise Refusal(f"no column here can hold {value}", "22007", summary="no column here can hold a value of it")
     return write(value)
@@ -154,7 +156,7 @@ def _render_columns(writers: Sequence[Callable[[Value], str]], values: Sequence[
 
 
 def key_lists(sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes, *more: str) -> Iterator[str]:
-    """Yield lists of keys for statements; `more` are values that follow each key."""
+    """Yield lists of keys as SQL, each short enough for a statement; `more`: values that follow each key."""
     rows = _render_columns(_key_writers(sql, layout), keys_to_columns(record_ids, layout))
     if more:
         rows = (f"{row[:-1]},{','.join(more)})" for row in rows)
@@ -162,6 +164,7 @@ def key_lists(sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes, *more: 
 
 
 def _key_writers(sql: MysqlRowSql, layout: Layout) -> list[Callable[[Value], str]]:
+    """Return the functions that write the values of the key columns as SQL."""
     return [sql.writer(c.type, c.name) for c in name_columns(sql.placed, layout.columns[: layout.key_count])]
 
 
@@ -181,18 +184,19 @@ def delete_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_
 
 
 def _write_bytes(text: Value) -> str:
+    """Return the bytes of a text as a hexadecimal literal."""
     assert isinstance(text, str)
     return f"X'{text.encode().hex()}'" if text else "''"
 
 
 def stage_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes) -> None:
-    """Add keys to the staging table of deleted rows."""
+    """Add keys of deleted rows to their staging table."""
     for values in key_lists(sql, layout, record_ids):
         session.run(sql.text("put_staged", stage=sql.key_stage, columns=sql.placed.key, values=values))
 
 
 def record_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes, offset: int) -> None:
-    """Add keys to the record of a table's changed keys."""
+    """Record that changes at `offset` have touched these keys of the table."""
     for values in key_lists(sql, layout, record_ids, str(offset)):
         session.run(sql.text("touch_values", values=values))
 
@@ -234,11 +238,11 @@ def _require_exact(
 ) -> None:
     """Raise Refusal if a table of the application holds a row with a value that differs from the one sent."""
 
-    def conditions() -> list[str]:
+    def key_conditions() -> list[str]:
         return [sql.text("has_key", values=values) for values in key_lists(sql, Layout.of(schema), rows[0])]
 
     if sql.application is not None and sql.is_exact and len(rows[0]):
-        sql.application.require_exact(session, sql.placed, schema, rows, conditions, relation)
+        sql.application.require_exact(session, sql.placed, schema, rows, key_conditions, relation)
 
 
 def _load_rows(
@@ -249,7 +253,7 @@ def _load_rows(
     rows: PackedBytes,
     names: dict[str, str],
 ) -> int:
-    """Try to write all rows by one LOAD DATA; change nothing and return 0 if a row or a value would not be exact."""
+    """Try to write all rows by one LOAD DATA. If a row or value would not be exact, change nothing and return 0."""
     if not can_load(session, sql, schema):
         return 0
     session.run("SAVEPOINT venus_load")
@@ -293,7 +297,7 @@ _ESCAPE, _PLAIN = re.compile(rb"\\."), {b"\\v": b"\v", b"\\f": b"\f"}
 
 
 def _join_rows(rows: Iterator[str], rows_max: int, bytes_max: int) -> Iterator[str]:
-    """Yield lists of rows of limited length; one row may be longer."""
+    """Yield lists of rows as SQL, of limited length; a single row may exceed the limit."""
     waiting: list[str] = []
     size = 0
     for row in rows:

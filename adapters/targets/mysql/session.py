@@ -87,9 +87,10 @@ _CONVERSIONS: dict[Any, Any] = {
 
 
 class _RowsResult(MySQLResult):
-    """The result of a statement, which may request rows. If the server requests a file instead, it is never read."""
+    """Result of a statement. Answers LOAD DATA LOCAL with rows from memory, and never reads a file for the server."""
 
     def _read_load_local_packet(self, first_packet: Any) -> None:
+        """Send the waiting rows to the server, which has requested the data of LOAD DATA LOCAL."""
         connection: Any = self.connection
         pieces, connection.venus_rows = connection.venus_rows, ()
         try:
@@ -111,6 +112,7 @@ class _RowsConnection(DriverConnection):
     venus_rows: Iterable[bytes] = ()
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
+        """Read the result of a statement as a `_RowsResult`; return the number of rows affected."""
         self._result: Any = None
         result: Any = _RowsResult(self)
         if unbuffered:
@@ -197,7 +199,7 @@ class MysqlSession:
         return int(self._cursor.rowcount)
 
     def write_rows(self, text: str) -> int:
-        """Execute one statement that writes rows. Also raises Refusal for a value that the server has changed."""
+        """Execute one statement that writes rows; return their number. Raises Refusal if the server changed a value."""
         if len(text) > self.packet_bytes // 2 and len(text.encode()) >= self.packet_bytes - 64:
             raise Refusal(
                 f"a row is longer than max_allowed_packet ({self.packet_bytes:,} bytes)", str(ER.NET_PACKET_TOO_LARGE)
@@ -211,7 +213,7 @@ class MysqlSession:
         return found
 
     def load_rows(self, text: str, lines: Iterable[bytes]) -> int:
-        """Send pieces of lines to a LOAD DATA LOCAL; return how many rows were written, 0 if there is any warning.
+        """Send lines in pieces to a LOAD DATA LOCAL; return the number of rows written, or 0 if the server warns.
 
         The server stores one piece while the next one is built.
         """
@@ -277,10 +279,12 @@ class MysqlSession:
             self._abandon()
 
     def _abandon(self) -> None:
+        """Close the socket of a broken connection without sending anything."""
         if self._connection.open:
             self._connection._force_close()  # type: ignore[attr-defined]
 
     def _classify(self, error: Exception) -> TargetError | DatabaseUnavailable:
+        """Return the exception to raise for an error of the driver."""
         code = error.args[0] if error.args and isinstance(error.args[0], int) else -1
         said = error_text(error)
         if isinstance(error, ValueError):
@@ -306,10 +310,10 @@ _HARMLESS = frozenset({1050, 1051, 1592})
 
 
 def mask_value(message: str) -> str:
-    """Return a message of the server without the value of a row."""
+    """Return a message of the server with the value of a row replaced by `?`."""
     return _VALUE.sub(r"\1 ?", message)
 
 
 def open_session(target: ConfiguredTarget, purpose: str) -> MysqlSession:
-    """Open a session with a target of the configuration."""
+    """Open a session with a target of the configuration; `purpose` is a part of its name."""
     return MysqlSession(target.url, application=f"venus {purpose} {target.group}", target=target.name)

@@ -32,7 +32,7 @@ class MysqlSplitWriter(StatementSplitWriter):
         self._is_by_section = False
 
     def copy(self, placed: Any, schema: TableSchema, sections: Iterator[FullRows]) -> int:
-        """Write rows of one version, and return their number. Raises Refusal."""
+        """Write rows of one version by one LOAD DATA, or section by section; return their number. Raises Refusal."""
         sql = rowsql.row_sql(placed, "")
         if self._is_by_section or not rowsql.can_load(self._loader, sql, schema):
             return super().copy(placed, schema, sections)
@@ -52,5 +52,5 @@ class MysqlSplitWriter(StatementSplitWriter):
 
 
 def open_split_writer(url: str | SecretStr, *, application: str, business: str, target: str) -> MysqlSplitWriter:
-    """Connect to the target."""
+    """Connect to a target, and return a writer of the rows of splits."""
     return MysqlSplitWriter(MysqlSession(url, application=application, target=target))

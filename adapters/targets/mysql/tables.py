@@ -101,7 +101,7 @@ def read_columns(session: MysqlSession, placed: MysqlPlacedTable) -> tuple[Mysql
 
 
 def _names(placed: MysqlPlacedTable) -> dict[str, str]:
-    """Return the names of a table as parameters of a query."""
+    """Return database and name of a table as parameters of a query."""
     return {"database": placed.namespace, "name": placed.name}
 
 
@@ -154,6 +154,7 @@ def table_differences(placed: MysqlPlacedTable, there: MysqlTableFacts) -> list[
 
 
 def _column_differences(where: str, wanted: str, have: MysqlColumn, *, in_key: bool) -> Iterator[str]:
+    """Yield the reasons why an existing column cannot hold the source's values, one line each."""
     if have.type.startswith("timestamp"):
         yield f"{where} is {have.type}, which ends in 2038: make it {wanted}"
     elif have.type != wanted and not ddl.can_widen(wanted, have.type):
@@ -176,7 +177,7 @@ def find_missing_indexes(session: MysqlSession, placed: MysqlPlacedTable) -> lis
 
 
 def add_foreign_keys(session: MysqlSession, placed: MysqlPlacedTable, others: Sequence[MysqlPlacedTable]) -> list[str]:
-    """Create the missing foreign keys; return those that the target rejects. Only other sessions enforce them."""
+    """Create the missing foreign keys; return those that the target rejects. VENUS's sessions do not enforce them."""
     there = [key.name for key in read_foreign_keys(session, [placed])]
     return try_all(session, ddl.foreign_key_statements(placed, others, there))
 
@@ -211,7 +212,7 @@ def read_foreign_keys(session: MysqlSession, placed: Sequence[MysqlPlacedTable])
 
 
 def count_orphans(session: MysqlSession, key: MysqlForeignKey) -> tuple[int, str]:
-    """Return how many rows have no parent, and the values of one such row."""
+    """Return how many rows violate a foreign key, because they have no parent, and the values of one such row."""
     mine = [f"c.{quote(column)}" for column, _ in key.columns]
     query = statement(
         "dictionary",
@@ -227,7 +228,7 @@ def count_orphans(session: MysqlSession, key: MysqlForeignKey) -> tuple[int, str
 
 
 def find_violated_keys(session: MysqlSession, placed: Sequence[MysqlPlacedTable]) -> list[str]:
-    """Return the foreign keys that rows violate, one line each; the server has added them unchecked."""
+    """Return the foreign keys that rows violate, one line each: VENUS's session adds them without a check."""
     found = []
     for key in read_foreign_keys(session, placed):
         orphans, example = count_orphans(session, key)
@@ -241,7 +242,7 @@ def find_violated_keys(session: MysqlSession, placed: Sequence[MysqlPlacedTable]
 
 
 def examine(target: SteppedDatabase, session: MysqlSession, schemas: Sequence[TableSchema]) -> TargetFitness:
-    """Examine the server and the existing tables. Raises Refused if names or keys do not fit."""
+    """Return facts about the server, and what prevents a load. Raises Refused if names or keys do not fit."""
     where = f"target {target.name}"
     server = read_server(session)
     found = [(where, problem, "use another server") for problem in server.problems]

@@ -26,7 +26,7 @@ _FRACTION_MAX = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeRule:
-    """A rule for one kind of value. `{v}` is the COPY text as SQL, `{c}` the column.
+    """How one kind of value is declared, written and read. `{v}`: the COPY text as SQL; `{c}`: the column.
 
     `write` makes the server warn of a value that it would change, so that the rows are written one by one.
     """
@@ -43,6 +43,7 @@ _CALENDAR = "IF(SUBSTR({v}, 5, 1) <> '-' OR RIGHT({v}, 2) = 'BC', 'x', {v})"
 
 
 def _fraction_trimmed(suffix: str = "") -> str:
+    """Return the SQL that reads a time as text without trailing zeros; `suffix` follows the text."""
     text = "TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM CAST({c} AS CHAR)))"
     return f"CONCAT({text}, '{suffix}')" if suffix else text
 
@@ -107,13 +108,13 @@ def is_text(declared: str) -> bool:
 
 
 def _has_digits(kind: LogicalType) -> bool:
-    """Return whether the server has an exact counterpart of this decimal."""
+    """Return whether the server's decimal type has enough digits for this decimal."""
     precision, scale = _digits(kind)
     return 0 < precision <= _DIGITS_MAX and 0 <= scale <= min(_SCALE_MAX, precision)
 
 
 def _digits(kind: LogicalType) -> tuple[int, int]:
-    """Return precision and scale. Oracle's may be negative, or larger than the precision."""
+    """Return precision and scale for the server; Oracle's scale may be negative or larger than the precision."""
     if not kind.precision:
         return 0, 0
     if kind.scale < 0:
@@ -122,7 +123,7 @@ def _digits(kind: LogicalType) -> tuple[int, int]:
 
 
 def becomes_text(kind: LogicalType) -> bool:
-    """Return whether values travel as text because no type holds them exactly."""
+    """Return whether the target stores values as text because none of its types holds them exactly."""
     return kind.kind in _BECOMES_TEXT or (kind.kind is Kind.DECIMAL and not _has_digits(kind))
 
 
@@ -148,7 +149,7 @@ def declared_type(kind: LogicalType, *, indexed: bool = False, chars: int = 0) -
 
 
 def key_bytes(declared: str) -> int:
-    """Return the bytes that a column of this type takes in an index."""
+    """Return how many bytes a column of this type occupies in an index."""
     word, _, rest = declared.partition("(")
     size = int(rest.rstrip(")").partition(",")[0]) if rest else 0
     match word:
@@ -184,7 +185,7 @@ def declared_columns(schema: TableSchema) -> dict[str, str]:
 
 
 def _free_chars(columns: list[Column]) -> int:
-    """Return how many characters each unlimited text of an index may have."""
+    """Return how many characters each text without a limit may have in an index of these columns."""
     unlimited = [c for c in columns if key_bytes(declared_type(c.type, indexed=True)) == 0]
     if not unlimited:
         return KEY_BYTES_MAX // _CHARACTER_BYTES
@@ -193,10 +194,10 @@ def _free_chars(columns: list[Column]) -> int:
 
 
 def write_sql(kind: LogicalType, value: str) -> str:
-    """Return the SQL that stores a canonical text, which is given as SQL."""
+    """Return the SQL of the value to store; `value` is the SQL of its canonical text."""
     return RULES[kind.kind].write.replace("{v}", value)
 
 
 def read_sql(kind: LogicalType, column: str) -> str:
-    """Return the SQL of a column's canonical text."""
+    """Return the SQL that reads a column's value as canonical text."""
     return RULES[kind.kind].read.replace("{c}", column)

@@ -39,7 +39,7 @@ _NULL = f"CHAR({ord(NULL)} USING utf8mb4)"
 
 
 def text_sql(placed: MysqlPlacedTable, column: Column) -> str:
-    """Return the SQL of a column's canonical text; binary and floating-point values are read unchanged."""
+    """Return the SQL that reads a column as canonical text; binary and floating-point values are read unchanged."""
     name = f"t.{placed.column(column.name)}"
     read = read_sql(column.type, name)
     if column.type.kind in (Kind.BYTES, Kind.FLOAT):
@@ -48,7 +48,7 @@ def text_sql(placed: MysqlPlacedTable, column: Column) -> str:
 
 
 def form_sql(placed: MysqlPlacedTable, column: Column, *, bare: bool = False) -> str:
-    """Return the SQL of a column's form. `bare`: without its length."""
+    """Return the SQL of a column's form, the text that is compared; `bare`: without its length in front."""
     text, style = text_sql(placed, column), style_of(column.type)
     if style is FormStyle.HEX:
         text = f"LOWER(HEX({text}))"
@@ -105,6 +105,7 @@ class MysqlTargetReader(SessionReader, MysqlChecksumReader):
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def _read_rows(self, subject: Subject, where: str, limit: str) -> Iterator[TableChanges]:
+        """Yield the rows that meet the condition `where`, as sections."""
         placed, schema = self._place(subject), subject.schema
         columns = "".join(f"{text_sql(placed, c)}, " for c in schema.wire_columns)
         parts = {"columns": columns, "table": placed.sql, "where": where, "limit": limit}
@@ -115,11 +116,12 @@ class MysqlTargetReader(SessionReader, MysqlChecksumReader):
 
 
 class FollowerReader(MysqlTargetReader):
-    """A session that reads tables of the application in a database that follows, as capture reads them."""
+    """Session that reads the application's tables in its former database, as capture reads them, for a comparison."""
 
     _target: MysqlDatabase
 
     def _access(self, subject: Subject) -> tuple[MysqlTable, MysqlAccess]:
+        """Return a table of the application, and the statements that read its rows as capture does."""
         application, placed = self._target.application, self._place(subject)
         assert application is not None
         access, table = application.access(placed, subject.schema), application.find(placed.name)
@@ -149,21 +151,23 @@ class FollowerReader(MysqlTargetReader):
 
 
 def _is_shortened(column: Column) -> bool:
-    """Return whether a key's form may be shorter than its stored text: 1.5 for 1.50, or a text without its blanks."""
+    """Return whether the compared text of a key may be shorter than the stored one: 1.5 for 1.50, or without blanks."""
     return style_of(column.type) in (FormStyle.NUMBER, FormStyle.PADDED)
 
 
 def _write_text(form: Value) -> str:
+    """Return a compared text as SQL."""
     assert isinstance(form, str)
     return literal(form)
 
 
 def _key_value(column: Column, text: str) -> Value:
-    """Return the value for the form of a key column."""
+    """Return the value of a key column by its compared text."""
     return bytes.fromhex(text) if column.type.kind is Kind.BYTES else text
 
 
 def _canonical_values(column: Column, values: Seq[Any]) -> Seq[Value]:
+    """Return the values of a column as canonical text; only floats are not read in that form."""
     if column.type.kind is not Kind.FLOAT:
         return values
     return [None if v is None else float_text(float(v), length=column.type.length) for v in values]

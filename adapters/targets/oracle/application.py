@@ -1,4 +1,4 @@
-"""Tables of the application in an Oracle database that follows (`@source`), beside VENUS's own tables.
+"""The application's tables in its former Oracle database, which is now a target (`@source`).
 
 Their columns have types of the application's choice. The server rounds fractions, stores NULL for an empty text, and
 replaces characters that its character set lacks, all silently. So VENUS reads rows back as capture does, in the same
@@ -49,7 +49,7 @@ _CODE = "ORA-12899"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNames:
-    """The names of one table and its columns in this database; `columns`: by their names in the stream."""
+    """Names of a table and its columns in this database; `columns` has them by the names in the stream of changes."""
 
     table: str
     columns: Mapping[str, str]
@@ -58,7 +58,7 @@ class OwnNames:
 
 
 def find_own_names(schema: TableSchema, captured: TableSchema | None, user: str, rule: PostgresNames) -> OwnNames:
-    """Return the names of a table of the stream in this database. Pure.
+    """Return the names in this database of a table that arrives in the stream of changes. Pure.
 
     The registry of this database recorded them: `captured` is the table with this number, whose columns have the
     numbers of the stream. Applied to each recorded name, the rule must give the name in the stream. For a new column, a
@@ -79,13 +79,14 @@ def find_own_names(schema: TableSchema, captured: TableSchema | None, user: str,
 
 
 def _find_own_name(name: str, recorded: str | None, rule: PostgresNames) -> str:
+    """Return the name in this database; the recorded one if the rule converts it to `name`."""
     if recorded is not None and rule.fold(recorded, DIALECT) == name:
         return recorded
     return name.upper() if rule.names != "keep" and name == name.lower() else name
 
 
 class OracleApplicationTables:
-    """The tables of the user's schema as its dictionary describes them, read when they are first needed."""
+    """The tables of the user's schema as the dictionary describes them; the dictionary is read at the first use."""
 
     def __init__(self, url: Callable[[], str], type_map: Mapping[str, str]) -> None:
         self._url = url
@@ -97,12 +98,12 @@ class OracleApplicationTables:
         self._has_read = False
 
     def forget(self) -> None:
-        """Read the dictionary again at the next use."""
+        """Forget the tables, so that the next use reads the dictionary again."""
         self._tables, self._captured, self._has_read = {}, {}, False
 
     @property
     def user(self) -> str:
-        """The schema of the tables, which is that of the user."""
+        """The name of the user, whose schema has the tables."""
         if not self._has_read:
             self.read_all()
         return self._user
@@ -137,16 +138,18 @@ class OracleApplicationTables:
 
 @dataclass(frozen=True, kw_only=True)
 class OracleFollowerPlace(OraclePlacedTable):
-    """A table of the stream, and the application's table for it here; None = there is none yet."""
+    """A table of the stream of changes, with the application's table for it; `application` is None if none exists."""
 
     application: OracleTable | None
     own_names: OwnNames
 
     def fold(self, name: str) -> str:
+        """Return the name in this database of a column of the stream."""
         return self.own_names.columns.get(name, name)
 
     @cached_property
     def types(self) -> dict[str, str]:
+        """The type in which VENUS's own tables hold each column, by its name in the stream."""
         own = {name: declare(reading.declared) for name, reading in self._readings.items()}
         return declared_columns(self.schema) | own
 
@@ -156,12 +159,12 @@ class OracleFollowerPlace(OraclePlacedTable):
 
     @cached_property
     def _readings(self) -> Mapping[str, OracleReading]:
-        """How the columns are read, by their names in the stream."""
+        """How capture reads each column, by its name in the stream."""
         there = self.application.readings if self.application is not None else {}
         return {c.name: there[own] for c in self.schema.columns if (own := self.fold(c.name)) in there}
 
     def access(self, schema: TableSchema) -> OracleFollowerAccess:
-        """Return the statements that read the rows of the table as canonical text, with these columns."""
+        """Return the statements that read the columns of `schema` from the table as canonical text."""
         missing = [c.name for c in schema.columns if c.name not in self._readings]
         if missing:
             raise TargetError(f"{self.name} has no column {', '.join(missing)} in the old database")
@@ -182,7 +185,7 @@ def refuse_lost_names(placed: Seq[OraclePlacedTable]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleFollowerAccess:
-    """Statements that read and find the rows of a table of the application."""
+    """Statements that read rows of a table of the application, all of them or those with given keys."""
 
     placed: OracleFollowerPlace
     layout: Layout
@@ -191,7 +194,7 @@ class OracleFollowerAccess:
     def read_columns(
         self, session: OracleTargetSession, relation: str, where: str, values: Seq[Any]
     ) -> Iterator[list[Seq[Value]]]:
-        """Yield the canonical values of rows in pieces, column by column in wire order."""
+        """Read rows as canonical values; yield pieces, each a list of columns in wire order."""
         columns = self.layout.columns
         lobs = [n for n, c in enumerate(columns) if self.readings[c.name].mapping.located]
         names = [f"T.{self.placed.column(c.name)}" for c in columns]
@@ -209,22 +212,22 @@ class OracleFollowerAccess:
         for rows in session.stream(dialect_statement("verify", "rows", **parts), values, piece_rows):
             found = list(zip(*rows, strict=True))
             sizes = dict(zip(lobs, found[len(columns) + 2 :], strict=True))
-            yield [self._canonical(c, found[n], sizes.get(n)) for n, c in enumerate(columns)]
+            yield [self._canonical_values(c, found[n], sizes.get(n)) for n, c in enumerate(columns)]
 
-    def _canonical(self, column: Column, values: Seq[Any], sizes: Seq[Any] | None) -> Seq[Value]:
-        """Return the canonical values of a column. An empty LOB arrives as NULL; only its size distinguishes it."""
+    def _canonical_values(self, column: Column, values: Seq[Any], sizes: Seq[Any] | None) -> Seq[Value]:
+        """Return the canonical values of a column. An empty LOB is read as NULL; only its size shows the difference."""
         if sizes is not None:
             empty: Any = b"" if column.type.kind is Kind.BYTES else ""
             values = [empty if v is None and size == 0 else v for v, size in zip(values, sizes, strict=True)]
         return canonical_texts(self.readings[column.name].rule, values, column.type.scale)
 
     def plain_row(self, row: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Return the canonical values of a row in the form in which they are compared with the values sent."""
+        """Return a row in the form in which it is compared with the one sent: a NUMBER has no trailing zeros."""
         columns = self.layout.columns
         return tuple(compared_value(self.readings[c.name], v) for c, v in zip(columns, row, strict=True))
 
     def key_condition(self, keys: Seq[tuple[Value, ...]]) -> tuple[str, list[Any]]:
-        """Return the condition that a row has one of these canonical keys, and its binds."""
+        """Return the condition that a row has one of these canonical keys, and the values of its bind variables."""
         columns = self.layout.columns[: self.layout.key_count]
         binds: list[Any] = []
         cases = ["1 = 0"]
@@ -271,6 +274,7 @@ def require_exact(
 
 
 def _require_same(columns: Seq[Column], wanted: tuple[Value, ...], found: tuple[Value, ...]) -> None:
+    """Raise Refusal if the row found differs from the one wanted; the error names the column."""
     if wanted != found:
         name = next(c.name for c, w, f in zip(columns, wanted, found, strict=True) if w != f)
         said = f"{_OTHER_VALUE} {name}"

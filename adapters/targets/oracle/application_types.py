@@ -1,4 +1,4 @@
-"""The types of columns of an application in an Oracle database that follows: declared, bound and read. Pure.
+"""Types of the application's columns in its former Oracle database: how values are declared and bound. Pure.
 
 The application has chosen the types, and capture knows how each is carried (dialects/oracle/dictionary/types.py). So
 values go back by the inverse of that rule. If capture cannot read every part of a type's values, such as the name of a
@@ -28,14 +28,14 @@ _DAYS = re.compile(r"(?:(-?\d+) days?)? ?(?:(-)?(\d+):(\d\d):(\d\d)(?:\.(\d+))?)
 
 
 def declare(declared: OracleDeclaredType) -> str:
-    """Return the type that a column of VENUS's own tables needs to hold the values of this column."""
+    """Return the type of a column of VENUS's own tables that holds the values of this application's column."""
     if declared.data_type in ("VARCHAR2", "CHAR"):
         return f"{declared.data_type}({declared.length} {'BYTE' if declared.in_bytes else 'CHAR'})"
     return declared.sql_type
 
 
 def find_loss(reading: OracleReading) -> str:
-    """Return why values of this column could not come back unchanged; empty if they can."""
+    """Return why a column could not get its values back unchanged after a switch; empty if it could."""
     declared, rule = reading.declared, reading.mapping.text
     name = declared.data_type
     if rule.startswith(ENCODED) or reading.mapping.encoding:
@@ -61,7 +61,7 @@ _LOST = {
 
 
 def bind(reading: OracleReading) -> ColumnBinding:
-    """Return how to bind canonical values for a column. Raises UnfitValue for a type that cannot come back."""
+    """Return how canonical values are bound to a column. Raises UnfitValue for a type that would change them."""
     if why := find_loss(reading):
         raise UnfitValue(why)
     return _BINDERS[reading.mapping.text](reading.declared)
@@ -76,6 +76,7 @@ def _bind_number(declared: OracleDeclaredType) -> ColumnBinding:
 
 
 def _to_float(text: str) -> float:
+    """Convert a text to a float. Raises UnfitValue for -0, which Oracle does not have."""
     value = float(text)
     if value == 0 and text.startswith("-"):
         raise UnfitValue("Oracle has no -0")
@@ -83,6 +84,7 @@ def _to_float(text: str) -> float:
 
 
 def _bind_float(_: OracleDeclaredType) -> ColumnBinding:
+    """Return how a BINARY_FLOAT or BINARY_DOUBLE is bound."""
     return ColumnBinding(_to_float, db_type="BINARY_DOUBLE")
 
 
@@ -95,12 +97,13 @@ def _bind_text(declared: OracleDeclaredType) -> ColumnBinding:
 
 
 def _bind_octets(declared: OracleDeclaredType) -> ColumnBinding:
+    """Return how a RAW or BLOB is bound."""
     kind = LogicalType(kind=Kind.BYTES)
     return binding(kind, "BLOB" if declared.data_type == "BLOB" else f"RAW({declared.length})")
 
 
 def _to_moment(digits: int, text: str) -> str:
-    """Return an instant as Oracle reads it, with a signed year. Raises UnfitValue if Oracle cannot represent it."""
+    """Return a date or timestamp as text for Oracle, with a signed year. Raises UnfitValue if it does not fit."""
     is_bc = text.endswith(_BC)
     whole, _, fraction = text.removesuffix(_BC).removesuffix(_UTC).partition(".")
     day, _, clock = whole.partition(" ")
@@ -116,6 +119,7 @@ def _to_moment(digits: int, text: str) -> str:
 
 
 def _bind_moment(declared: OracleDeclaredType) -> ColumnBinding:
+    """Return how a DATE or TIMESTAMP without a time zone is bound."""
     digits = 0 if declared.data_type == "DATE" else min(declared.scale or 0, FRACTION_MAX)
     fraction = f".FF{digits}" if digits else ""
     function = "TO_DATE" if declared.data_type == "DATE" else "TO_TIMESTAMP"
@@ -123,15 +127,18 @@ def _bind_moment(declared: OracleDeclaredType) -> ColumnBinding:
 
 
 def _bind_instant(declared: OracleDeclaredType) -> ColumnBinding:
+    """Return how a TIMESTAMP with a time zone is bound, in UTC."""
     moment = _bind_moment(declared)
     return ColumnBinding(moment.convert, f"FROM_TZ({moment.sql}, '+00:00')")
 
 
 def _bind_day(_: OracleDeclaredType) -> ColumnBinding:
+    """Return how a DATE without a time of day is bound."""
     return ColumnBinding(partial(_to_moment, 0), f"TO_DATE({{b}}, '{MOMENT}')")
 
 
 def _to_months(text: str) -> str:
+    """Convert an interval to Oracle's text of years and months. Raises UnfitValue for any other interval."""
     found = _MONTHS.fullmatch(text) if text != "00:00:00" else None
     if found is None and text != "00:00:00":
         raise UnfitValue("it is no number of years and months")
@@ -140,6 +147,7 @@ def _to_months(text: str) -> str:
 
 
 def _to_days(text: str) -> str:
+    """Convert an interval to Oracle's text of days and seconds. Raises UnfitValue for any other interval."""
     found = _DAYS.fullmatch(text)
     if found is None:
         raise UnfitValue("it is no number of days and seconds")
@@ -162,6 +170,7 @@ def _to_uuid(text: str) -> bytes:
 
 
 def _to_flag(text: Value) -> Decimal:
+    """Convert a boolean's text to 1 or 0."""
     return Decimal(int(text == "t"))
 
 
@@ -184,7 +193,7 @@ _BINDERS: Mapping[str, Callable[[OracleDeclaredType], ColumnBinding]] = {
 
 
 def compared_value(reading: OracleReading, value: Value) -> Value:
-    """Return a canonical value as it is compared with the one sent: a NUMBER has no trailing zeros."""
+    """Return a canonical value as it is compared with the one sent: a NUMBER without trailing zeros."""
     if value is None or reading.mapping.text != "number":
         return value
     number = Decimal(str(value))

@@ -215,6 +215,7 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
         created: Sequence[OraclePlacedTable],
         everything: Sequence[OraclePlacedTable],
     ) -> list[str]:
+        """Add indexes and disabled foreign keys after the rows; return those that the target rejects."""
         rejected = [line for one in created for line in self.add_indexes(session, one)]
         for one in created:
             rejected += try_all(session, tables.find_missing_foreign_keys(session, one, everything))
@@ -225,12 +226,14 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
     # -- own tables ----------------------------------------------------------------------------------------------------
 
     def run_own(self, session: RelationalSession, name: str, /, **params: Any) -> int:
+        """Run a statement on VENUS's own tables; for a list of quarantined rows, run it once per row."""
         if name != "decide_quarantine":
             return super().run_own(session, name, **params)
         ids = params.pop("ids")
         return sum(super(OracleTargetDatabase, self).run_own(session, name, id=one, **params) for one in ids)
 
     def read_own_rows(self, session: RelationalSession, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """Read rows of VENUS's own tables, with empty texts restored, which Oracle stores as NULL."""
         found = super().read_own_rows(session, name, **params)
         if not (empty := _TEXTS.get(name)):
             return found

@@ -59,7 +59,7 @@ class OraclePlacedTable(RelationalPlace):
         return quote(name)
 
     def fold(self, name: str) -> str:
-        return shorten_bytes(_fold(name, self.schema.source_dialect, self.names), NAME_BYTES)
+        return shorten_bytes(_fold_name(name, self.schema.source_dialect, self.names), NAME_BYTES)
 
     @cached_property
     def types(self) -> dict[str, str]:
@@ -67,6 +67,7 @@ class OraclePlacedTable(RelationalPlace):
 
     @property
     def sql(self) -> str:
+        """The quoted name of the table; its schema is that of the session."""
         return quote(self.name)
 
     def binding_of(self, name: str, kind: LogicalType) -> ColumnBinding:
@@ -74,31 +75,33 @@ class OraclePlacedTable(RelationalPlace):
         return binding(kind, self.types[name])
 
 
-def _fold(name: str, dialect: str, names: str) -> str:
+def _fold_name(name: str, dialect: str, names: str) -> str:
+    """Return the target's name for a name at the source; by default, lower case becomes upper case."""
     if names == "auto":
         return name.upper() if name == name.lower() else name
     return fold_name(name, dialect, names)
 
 
 def place_table(schema: TableSchema, user: str, names: str) -> OraclePlacedTable:
-    """Return the place of a table in the schema of a user."""
-    name = shorten_bytes(_fold(schema.name, schema.source_dialect, names), NAME_BYTES)
+    """Return a source table with its names at the target."""
+    name = shorten_bytes(_fold_name(schema.name, schema.source_dialect, names), NAME_BYTES)
     return OraclePlacedTable(schema=schema, namespace=user, name=name, names=names)
 
 
 def place_all(schemas: Iterable[TableSchema], user: str, names: str, target: str) -> list[OraclePlacedTable]:
-    """Place all tables except the heartbeat. Raises Refused with a line for each impossible name or key."""
+    """Return all tables but the heartbeat with their names. Raises Refused with a line for each bad name or key."""
     placed = [place_table(schema, user, names) for schema in schemas if not schema.is_heartbeat]
     return refuse_clashes(placed, _place_problems, target, "Oracle's names without quotes")
 
 
 def _place_problems(placed: OraclePlacedTable) -> Iterator[str]:
+    """Yield the names, columns and keys that Oracle cannot have, one line each."""
     schema = placed.schema
     for name in (placed.name, *(placed.fold(c.name) for c in schema.columns)):
         if '"' in name or "\0" in name:
             yield f"{schema.qualified_name}: Oracle has no name with a quote, as in {name!r}"
     if "ROWID" in {placed.fold(c.name) for c in schema.columns}:
-        yield f"{schema.qualified_name}: no column of an Oracle is called ROWID"
+        yield f"{schema.qualified_name}: an Oracle table cannot have a column named ROWID"
     if len(schema.columns) > COLUMNS_MAX:
         yield f"{schema.qualified_name} has {len(schema.columns)} columns, Oracle allows {COLUMNS_MAX}"
     kinds = ("the key", *(f"index {i.name}" for i in _plain_indexes(schema)))
@@ -148,12 +151,13 @@ def _default_sql(column: Column, declared: str) -> str:
 
 
 def side_definitions(placed: OraclePlacedTable, names: Iterable[str]) -> str:
-    """Return the definitions, with defaults, for a table of VENUS's own with these columns of the target table."""
+    """Return the definitions of these columns of the target table, with defaults, for a table of VENUS's own."""
     columns = {c.name: c for c in placed.schema.columns}
     return ", ".join(_side_column(placed, columns[name]) for name in names)
 
 
 def _side_column(placed: OraclePlacedTable, column: Column) -> str:
+    """Return the definition of a column of a table of VENUS's own."""
     default = _default_sql(column, placed.types[column.name])
     parts = [placed.column(column.name), placed.types[column.name]]
     parts += [f"DEFAULT {default}"] if default else []
@@ -173,6 +177,7 @@ def comment_statements(placed: OraclePlacedTable) -> list[str]:
 
 
 def _plain_indexes(schema: TableSchema) -> list[Index]:
+    """Return the indexes of plain columns, without those of expressions."""
     return [index for index in schema.indexes if not index.definition]
 
 
@@ -194,7 +199,7 @@ def index_statements(placed: OraclePlacedTable, there: Collection[str] = ()) -> 
 def foreign_key_statements(
     placed: OraclePlacedTable, others: Sequence[OraclePlacedTable], there: Collection[str] = ()
 ) -> list[str]:
-    """Return the statements that add the foreign keys which the table does not have, disabled."""
+    """Return the statements that add the missing foreign keys, in the disabled state."""
     by_name = {(o.schema.namespace, o.schema.name): o for o in others}
     found = []
     for key in placed.schema.foreign_keys:
@@ -211,7 +216,7 @@ def foreign_key_statements(
 
 
 def file_heads(target: str) -> list[str]:
-    """Return the comments at the beginning of the file with the DDL."""
+    """Return the first comments of the file with the DDL of a load."""
     return [
         f"Objects that `venus migrate --target {target}` creates in the schema of its user; indexes follow the rows.",
         "Foreign keys are disabled while VENUS applies: ALTER TABLE ... ENABLE CONSTRAINT ... afterwards.",
@@ -238,7 +243,7 @@ def columns_without_empty_text(placed: OraclePlacedTable) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleTargetColumn:
-    """A column of a table as the dictionary has it."""
+    """A column of an existing table, as the dictionary describes it."""
 
     name: str
     declared: str
@@ -274,6 +279,7 @@ def plan_step(
 def _add_column(
     new: OraclePlacedTable, column: Column, present: Mapping[str, OracleTargetColumn], *, has_begun: bool
 ) -> VersionStep:
+    """Return the statement that adds a column, or a refusal if the target has one of this name."""
     name = new.fold(column.name)
     if name in present:
         own = f"the target's table {new.name} has a column {name} already, and the source has added one"
@@ -282,15 +288,16 @@ def _add_column(
 
 
 def _drop_column(old: OraclePlacedTable, column: Column, present: Mapping[str, OracleTargetColumn]) -> VersionStep:
+    """Return a remark that a dropped column stays, and the statement that lets it be NULL."""
     remark = f"column {column.name} was dropped at the source and is kept here"
     has = present.get(old.fold(column.name))
     if has is None or not has.not_null:
         return VersionStep(remarks=(remark,))
-    return VersionStep(statements=(_may_be_null(old, column.name, has.declared),), remarks=(remark,))
+    return VersionStep(statements=(_nullable_sql(old, column.name, has.declared),), remarks=(remark,))
 
 
-def _may_be_null(placed: OraclePlacedTable, name: str, declared: str) -> str:
-    """Return the statement that makes a column nullable; it must not repeat the type of a LOB."""
+def _nullable_sql(placed: OraclePlacedTable, name: str, declared: str) -> str:
+    """Return the statement that makes a column nullable; for a LOB it must not repeat the type."""
     kept = "" if is_lob(declared) else f"{placed.types[name]} "
     return f"ALTER TABLE {placed.sql} MODIFY ({placed.column(name)} {kept}NULL)"
 
@@ -302,6 +309,7 @@ def _change_column(
     after: Column,
     present: Mapping[str, OracleTargetColumn],
 ) -> VersionStep:
+    """Return the statements that adopt a changed name, type or nullability, or a refusal."""
     name, now = old.fold(before.name), new.fold(after.name)
     was, wanted = old.types[before.name], new.types[after.name]
     is_renamed = name != now and name in present and now not in present
@@ -317,7 +325,7 @@ def _change_column(
             )
         statements.append(f"ALTER TABLE {new.sql} MODIFY ({quote(now)} {wanted})")
     if after.nullable and has is not None and has.not_null and after.name not in new.schema.key:
-        statements.append(_may_be_null(new, after.name, wanted))
+        statements.append(_nullable_sql(new, after.name, wanted))
     remarks: tuple[str, ...] = ()
     if before.nullable and not after.nullable:
         remarks = (f"column {after.name} is NOT NULL at the source now; NULL stays allowed here",)
@@ -328,7 +336,7 @@ def can_widen(was: str, wanted: str) -> bool:
     """Return whether Oracle can change one declared type into another in a table with rows, and keeps every value."""
     if was == wanted:
         return True
-    (word, old), (other, now) = _parse(was), _parse(wanted)
+    (word, old), (other, now) = _parse_type(was), _parse_type(wanted)
     if word != other:
         return False
     if word == "NUMBER":
@@ -336,8 +344,8 @@ def can_widen(was: str, wanted: str) -> bool:
     return word in ("VARCHAR2 CHAR", "VARCHAR2 BYTE", "RAW", "TIMESTAMP", "TIMESTAMP ZONE") and old <= now
 
 
-def _parse(declared: str) -> tuple[str, list[int]]:
-    """Return the words of a type and its numbers."""
+def _parse_type(declared: str) -> tuple[str, list[int]]:
+    """Return the words of a declared type, and its numbers."""
     word, *numbers = re.findall(r"[A-Z_]+2?|-?\d+", declared)
     if word == "NUMBER" and len(numbers) == 1:
         numbers.append("0")

@@ -36,7 +36,7 @@ NOW_US = (
 
 
 class _OracleStatements(Statements):
-    """The .sql files of this package, with the clock."""
+    """The .sql files of this package; in their statements `now` stands for the server's time in microseconds."""
 
     def __call__(self, file: str, block: str, /, **parts: str) -> str:
         return super().__call__(file, block, **({"now": NOW_US} | parts))
@@ -52,7 +52,7 @@ _EMPTY = {"CLOB": "EMPTY_CLOB()", "NCLOB": "EMPTY_CLOB()", "BLOB": "EMPTY_BLOB()
 
 
 class OracleTableStatements(TableStatements):
-    """Statements for one table version. `columns` are those of `schema`, which may be an older version."""
+    """Statements that write to one target table. `columns` are those of `schema`, which may be an older version."""
 
     placed: OraclePlacedTable
 
@@ -76,10 +76,11 @@ class OracleTableStatements(TableStatements):
             self.names["same"] = "1 = 1"
 
     def _keys_equal(self) -> str:
+        """Return the condition that a row has the key in the first bind variables."""
         placed = self.placed
         columns = placed.schema.wire_columns[: len(placed.schema.key)]
         return " AND ".join(
-            f"{placed.column(c.name)} = {_place(placed.binding_of(c.name, c.type), n)}"
+            f"{placed.column(c.name)} = {_bind_sql(placed.binding_of(c.name, c.type), n)}"
             for n, c in enumerate(columns, 1)
         )
 
@@ -94,6 +95,7 @@ class OracleTableStatements(TableStatements):
         return statement("apply", block, **(self.names | more))
 
     def make_stage(self, session: OwnSession, stage: str, **names: str) -> None:
+        """Check that a staging table exists. Raises DdlNeeded, with the function that creates the table."""
         found = session.row(self.text("find_stage", name=stage.strip('"')))
         if found is None:
             definitions = "key_definitions" if stage == self.key_stage else "definitions"
@@ -102,11 +104,12 @@ class OracleTableStatements(TableStatements):
 
 
 def row_sql(placed: OraclePlacedTable, group: str) -> OracleTableStatements:
-    """Return the statements for a table version."""
+    """Return the statements that write to the target table of this version."""
     return OracleTableStatements(placed, group)
 
 
-def _place(bound: ColumnBinding, number: int) -> str:
+def _bind_sql(bound: ColumnBinding, number: int) -> str:
+    """Return the SQL expression of a value that is bound as number `number`."""
     return bound.sql.replace("{b}", f":{number}")
 
 
@@ -115,7 +118,7 @@ def _place(bound: ColumnBinding, number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundColumn:
-    """The values of a column as the driver binds them. `has_empty`: whether each value is an empty LOB."""
+    """The values of a column as the driver binds them."""
 
     name: str  # quoted
     declared: str
@@ -124,11 +127,12 @@ class BoundColumn:
 
     @property
     def has_empty(self) -> list[bool]:
+        """Whether each value is an empty LOB; [] if the column is no LOB."""
         return [not v and v is not None for v in self.values] if is_lob(self.declared) else []
 
 
 def bind_column(placed: OraclePlacedTable, name: str, kind: LogicalType, values: Sequence[Value]) -> BoundColumn:
-    """Return a bound column; `name`: its name at the source. Raises Refusal for a value that does not fit."""
+    """Convert a column's values to those that the driver binds; `name` is its name at the source. Raises Refusal."""
     declared = placed.types[name]
     try:
         bound = placed.binding_of(name, kind)
@@ -140,7 +144,7 @@ def bind_column(placed: OraclePlacedTable, name: str, kind: LogicalType, values:
 
 
 def bind_keys(placed: OraclePlacedTable, layout: Layout, record_ids: PackedBytes) -> list[BoundColumn]:
-    """Return the key columns of rows. A key that no column can hold is left out, because no row here can have it."""
+    """Convert keys to bound columns. A key that no column can hold is left out, because no row here can have it."""
     columns = name_columns(placed, layout.columns[: layout.key_count])
     keys = [keys_to_columns(record_ids, layout)]
     try:
@@ -216,7 +220,7 @@ def insert_rows(
 
 
 def _group_by_empty(columns: list[BoundColumn]) -> Iterator[list[BoundColumn]]:
-    """Yield rows that have empty LOBs in the same columns; such a column has no values."""
+    """Yield groups of rows with empty LOBs in the same columns; these columns have no values in their group."""
     marks = [(n, c.has_empty) for n, c in enumerate(columns) if is_lob(c.declared)]
     if not any(any(flags) for _, flags in marks):
         yield columns
@@ -238,10 +242,10 @@ def _group_by_empty(columns: list[BoundColumn]) -> Iterator[list[BoundColumn]]:
 
 
 def _insert(session: OracleTargetSession, sql: OracleTableStatements, relation: str, columns: list[BoundColumn]) -> int:
-    """Insert rows; a column without values gets an empty LOB. LOBs come last: no long value may follow them."""
+    """Insert rows into `relation`; a column without values gets an empty LOB. Oracle requires LOBs to come last."""
     ordered = sorted(columns, key=lambda c: is_lob(c.declared))
     bound = [c for c in ordered if c.values]
-    places = [_place(c.binding, bound.index(c) + 1) if c.values else _EMPTY[c.declared] for c in ordered]
+    places = [_bind_sql(c.binding, bound.index(c) + 1) if c.values else _EMPTY[c.declared] for c in ordered]
     names = {"table": relation, "columns": ", ".join(c.name for c in ordered), "values": ", ".join(places)}
     return _write(session, sql.text("insert", **names), bound)
 
@@ -249,14 +253,14 @@ def _insert(session: OracleTargetSession, sql: OracleTableStatements, relation: 
 def stage_keys(
     session: OracleTargetSession, sql: OracleTableStatements, layout: Layout, record_ids: PackedBytes
 ) -> None:
-    """Add keys to the staging table of deleted rows."""
+    """Add keys of deleted rows to their staging table."""
     _replace_keys(session, sql, sql.key_stage, bind_keys(sql.placed, layout, record_ids))
 
 
 def record_keys(
     session: OracleTargetSession, sql: OracleTableStatements, layout: Layout, record_ids: PackedBytes, offset: int
 ) -> None:
-    """Add keys to the record of a table's changed keys."""
+    """Record that changes at `offset` have touched these keys of the table."""
     keys = bind_keys(sql.placed, layout, record_ids)
     _replace_keys(session, sql, sql.touched, keys, {sql.names["moved"]: str(offset)})
 
@@ -274,5 +278,5 @@ def _replace_keys(
     more = more or {}
     _write(session, sql.text("delete_keys", table=relation), keys)
     names = ", ".join([*(c.name for c in keys), *more])
-    values = ", ".join([*(_place(c.binding, n) for n, c in enumerate(keys, 1)), *more.values()])
+    values = ", ".join([*(_bind_sql(c.binding, n) for n, c in enumerate(keys, 1)), *more.values()])
     _write(session, sql.text("insert", table=relation, columns=names, values=values), keys)

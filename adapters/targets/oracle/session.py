@@ -68,7 +68,7 @@ LOCK_CHECK_S = 30.0
 
 
 def split_statements(text: str) -> Iterator[str]:
-    """Yield the statements of a text, which end with semicolons outside of quotes. Pure."""
+    """Yield the statements of a text; semicolons outside of quotes separate them. Pure."""
     waiting = ""
     for piece in _PIECES.findall(text):
         if piece == ";":
@@ -82,7 +82,7 @@ def split_statements(text: str) -> Iterator[str]:
 
 
 def to_oracle(text: str) -> tuple[str, frozenset[str]]:
-    """Return a statement in Oracle's form, and the errors that mean that it has nothing to do. Pure."""
+    """Return a statement in Oracle's syntax, and the errors that only mean that there was nothing to do. Pure."""
     text = text.removeprefix(_ELSE)
     if not (found := _IF_EXISTS.match(text)):
         return text, frozenset()
@@ -90,7 +90,7 @@ def to_oracle(text: str) -> tuple[str, frozenset[str]]:
 
 
 class OracleTargetSession:
-    """A connection that commits each statement outside of a transaction.
+    """A connection that commits each statement at once, unless a transaction was begun.
 
     It is used by one thread and by the background work that this thread has started.
     """
@@ -130,6 +130,7 @@ class OracleTargetSession:
         self.run(f"BEGIN DBMS_APPLICATION_INFO.SET_CLIENT_INFO({literal(applying_mark(self.schema))}); END;")
 
     def _connect(self) -> Any:
+        """Open a connection. Raises LoginRefused, ConfigError or DatabaseUnavailable."""
         try:
             return self._login.connect()
         except LoginRefused as refused:
@@ -161,7 +162,7 @@ class OracleTargetSession:
         self._raw = self._lock = None
 
     def try_lock(self, insert: str, select: str, params: Mapping[str, Any]) -> bool:
-        """Try to lock a row with a separate connection, which lives as long as this session."""
+        """Try to lock a row over a second connection, which stays open as long as this session."""
         if self._lock is not None:
             return True
         lock = self._connect()
@@ -185,7 +186,7 @@ class OracleTargetSession:
         return True
 
     def _check_lock(self) -> None:
-        """Use the locking connection. Raises DatabaseUnavailable if it is lost: another process may work here now."""
+        """Check from time to time that the locking connection is alive. Raises DatabaseUnavailable if it is lost."""
         if self._lock is None or time.monotonic() < self._lock_checked_at + LOCK_CHECK_S:
             return
         try:
@@ -224,7 +225,7 @@ class OracleTargetSession:
         self._background.wait()
         self.busy_since = time.monotonic()
         try:
-            cursor = self._open().cursor()
+            cursor = self._require_connection().cursor()
             try:
                 self._set_sizes(cursor, db_types)
                 cursor.executemany(text, rows)
@@ -237,6 +238,7 @@ class OracleTargetSession:
             self.busy_since = None
 
     def _set_sizes(self, cursor: Any, db_types: Seq[str]) -> None:
+        """Declare the types of the bind variables to the driver."""
         if any(db_types):
             module = self._driver.module
             cursor.setinputsizes(*(getattr(module, f"DB_TYPE_{name}") if name else None for name in db_types))
@@ -253,7 +255,7 @@ class OracleTargetSession:
         """Execute a query and yield its rows in pieces."""
         self._background.wait()
         try:
-            cursor = self._open().cursor()
+            cursor = self._require_connection().cursor()
             try:
                 cursor.arraysize = rows_max
                 cursor.execute(text, list(values)) if values else cursor.execute(text)
@@ -270,9 +272,10 @@ class OracleTargetSession:
         A literal of Oracle has at most 4,000 bytes.
         """
         assert isinstance(params, Mapping)
-        return _BIND.sub(lambda found: self._keep(_bind_value(found[2], params)) if found[1] else found[0], text)
+        return _BIND.sub(lambda found: self._keep_bind(_bind_value(found[2], params)) if found[1] else found[0], text)
 
-    def _keep(self, value: Any) -> str:
+    def _keep_bind(self, value: Any) -> str:
+        """Return a value as SQL: a number as a literal, any other value as a bind variable of the next `run`."""
         value = _to_bind_value(value)
         if value is None or isinstance(value, int):
             return literal(value)
@@ -297,12 +300,14 @@ class OracleTargetSession:
             except self._driver.error:
                 self.close()
 
-    def _open(self) -> Any:
+    def _require_connection(self) -> Any:
+        """Return the driver's connection. Raises DatabaseUnavailable if it is lost."""
         if self._raw is None:
             raise DatabaseUnavailable(f"target {self.place}: the connection is lost")
         return self._raw
 
     def _run(self, text: str, params: Params) -> tuple[list[tuple[Any, ...]], int]:
+        """Execute all statements of a text; return the last one's rows and row count."""
         self._background.wait()
         self.busy_since = time.monotonic()
         found: tuple[list[tuple[Any, ...]], int] = [], 0
@@ -316,6 +321,7 @@ class OracleTargetSession:
         return found
 
     def _run_one(self, text: str, params: Params) -> tuple[list[tuple[Any, ...]], int]:
+        """Execute one statement, and commit it outside of a transaction; BEGIN and COMMIT are simulated."""
         if text == "BEGIN":
             self._check_lock()
             self._is_begun = True
@@ -331,12 +337,12 @@ class OracleTargetSession:
     def _commit(self) -> None:
         self._is_begun = False
         try:
-            self._open().commit()
+            self._require_connection().commit()
         except self._driver.error as error:
             raise self._classify(error) from error
 
     def _bind(self, text: str, params: Params) -> dict[str, Any] | None:
-        """Return only the values that a statement binds: Oracle's drivers refuse any others."""
+        """Return the values of the bind variables that a statement has: Oracle's drivers refuse any others."""
         found: dict[str, Any] = {}
         for kind, name in _BIND.findall(text):
             if kind == "v":
@@ -347,7 +353,7 @@ class OracleTargetSession:
         return found or None
 
     def _execute_if(self, text: str, binds: dict[str, Any] | None) -> tuple[list[tuple[Any, ...]], int]:
-        """Execute a statement. With IF EXISTS, accept that the table already exists, or no longer exists."""
+        """Execute a statement; an IF EXISTS or IF NOT EXISTS that Oracle lacks is simulated by ignoring its error."""
         sent, done = to_oracle(text)
         try:
             return self._execute(sent, binds)
@@ -357,8 +363,9 @@ class OracleTargetSession:
             raise
 
     def _execute(self, text: str, binds: dict[str, Any] | None) -> tuple[list[tuple[Any, ...]], int]:
+        """Execute one statement in Oracle's syntax; return its rows and row count."""
         try:
-            cursor = self._open().cursor()
+            cursor = self._require_connection().cursor()
             try:
                 cursor.execute(text, binds) if binds else cursor.execute(text)
                 rows = cursor.fetchall() if text.startswith(("SELECT", "WITH")) else []
@@ -371,6 +378,7 @@ class OracleTargetSession:
     # -- errors ----------------------------------------------------------------------------------------------------
 
     def _classify(self, error: Exception) -> TargetError | DatabaseUnavailable:
+        """Return the exception to raise for an error of the driver."""
         if isinstance(error, UnicodeEncodeError):
             return Refusal("a text is not valid Unicode", "ORA-12704")
         code, said = error_code(error), first_line(error)
@@ -389,7 +397,7 @@ class OracleTargetSession:
 
 
 def open_driver(url: str, option: str) -> ModuleDriver:
-    """Return the driver of a target's URL. Raises ConfigError."""
+    """Return the driver for a target's URL. Raises ConfigError."""
     try:
         driver, options = parse_driver_url(url)
     except ConfigError as error:
@@ -401,20 +409,22 @@ def open_driver(url: str, option: str) -> ModuleDriver:
 
 
 def _bind_value(name: str, params: Mapping[str, Any]) -> Any:
-    """Return a parameter; a record is replaced by its hash, because no index can contain a record."""
+    """Return the value of a parameter; for `record_hash`, the hash of the record id, which is too long for an index."""
     if name == "record_hash":
         return hashlib.sha256(params["record_id"]).hexdigest()
     return params[name]
 
 
 def _to_bind_value(value: Any) -> Any:
+    """Return a value as it is bound: a boolean as a number, an empty text as NULL."""
     return int(value) if isinstance(value, bool) else None if value in ("", b"") else value
 
 
 def _from_driver_value(value: Any) -> Any:
+    """Return a value that was read; a whole Decimal becomes an integer."""
     return int(value) if isinstance(value, Decimal) and value == int(value) else value
 
 
 def open_session(target: ConfiguredTarget, purpose: str) -> OracleTargetSession:
-    """Open a session with a target of the configuration."""
+    """Open a session with a target of the configuration; `purpose` is a part of its name."""
     return OracleTargetSession(target.url, application=f"{purpose} {target.group}", target=target.name)

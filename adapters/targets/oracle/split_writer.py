@@ -1,4 +1,4 @@
-"""Session of the tasks of a load with an Oracle target."""
+"""The session in which a task of a load writes the rows of its split into an Oracle target."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 
 def open_split_writer(url: str | SecretStr, *, application: str, business: str, target: str) -> StatementSplitWriter:
-    """Connect to the target."""
+    """Connect to a target, and return a writer of the rows of splits."""
     return StatementSplitWriter(OracleTargetSession(url, application=application, target=target), rowsql)

@@ -30,7 +30,7 @@ class OracleTargetServer:
 
 
 def read_server(session: OracleTargetSession) -> OracleTargetServer:
-    """Read version, character set and privileges."""
+    """Read version and character set of the server, and the user's privileges, with the reasons against this target."""
     (version,) = session.row(statement("dictionary", "version")) or ("",)
     (charset,) = session.row(statement("dictionary", "character_set")) or ("",)
     granted = {name for (name,) in session.rows(statement("dictionary", "privileges"))}
@@ -60,12 +60,12 @@ class OracleTableFacts:
 
 
 def _names(session: OracleTargetSession, placed: OraclePlacedTable) -> dict[str, str]:
-    """Return the names of a table as parameters of a query."""
+    """Return owner and name of a table as parameters of a query."""
     return {"owner": session.schema, "name": placed.name}
 
 
 def has_table(session: OracleTargetSession, placed: OraclePlacedTable) -> bool:
-    """Return whether the name is taken."""
+    """Return whether a table, or another object of this name, exists."""
     return session.row(statement("dictionary", "object"), _names(session, placed)) is not None
 
 
@@ -87,7 +87,7 @@ def read_columns(session: OracleTargetSession, name: str) -> tuple[OracleTargetC
 def format_type(
     data_type: str, data_length: Any, char_length: Any, char_used: str | None, precision: Any, scale: Any
 ) -> str:
-    """Return a type as the DDL of this target writes it. Pure."""
+    """Return a type, given by the columns of the dictionary, as the DDL of this target writes it. Pure."""
     if data_type == "NUMBER":
         if precision is None:
             return "NUMBER" if scale is None else f"NUMBER(38,{int(scale)})"
@@ -149,6 +149,7 @@ def table_differences(placed: OraclePlacedTable, there: OracleTableFacts) -> lis
 
 
 def _column_differences(where: str, wanted: str, have: OracleTargetColumn) -> Iterator[str]:
+    """Yield the reasons why an existing column cannot hold the source's values, one line each."""
     if have.is_virtual:
         yield f"{where} is virtual and cannot be written"
     elif not ddl.can_widen(wanted, have.declared):
@@ -173,7 +174,7 @@ def find_missing_foreign_keys(
 
 
 def examine(target: SteppedDatabase, session: OracleTargetSession, schemas: Seq[TableSchema]) -> TargetFitness:
-    """Examine the server and the existing tables. Raises Refused if names or keys do not fit."""
+    """Return facts about the server, and what prevents a load. Raises Refused if names or keys do not fit."""
     where = f"target {target.name}"
     server = read_server(session)
     found = [(where, message, remedy) for message, remedy in server.problems]
@@ -199,8 +200,10 @@ def examine(target: SteppedDatabase, session: OracleTargetSession, schemas: Seq[
 
 
 def _list_text_columns(placed: Seq[OraclePlacedTable]) -> list[str]:
+    """Return the columns that become text because no type holds their values exactly."""
     return [line for one in placed for line in ddl.text_columns(one.schema)]
 
 
 def _list_without_empty(placed: Seq[OraclePlacedTable]) -> list[str]:
+    """Return the columns that refuse an empty text or binary value."""
     return [line for one in placed for line in ddl.columns_without_empty_text(one)]

@@ -35,7 +35,7 @@ _EXACT = Context(prec=200_000, Emax=999_999, Emin=-999_999)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleTypeRule:
-    """A rule for one kind of value, as the documentation shows it."""
+    """How one kind of value is declared, for the documentation."""
 
     source: str
     declared: str
@@ -118,7 +118,7 @@ def declared_type(kind: LogicalType, *, indexed: bool = False, room: int = TEXT_
 
 
 def key_bytes(declared: str) -> int:
-    """Return the bytes that a column of this type takes in an index."""
+    """Return how many bytes a column of this type occupies in an index."""
     size = int(found[1]) if (found := re.match(r"(?:VARCHAR2|RAW)\((\d+)", declared)) else 0
     if declared.startswith("VARCHAR2"):
         return size * _CHARACTER_BYTES if declared.endswith("CHAR)") else size
@@ -139,6 +139,7 @@ def indexes_of(schema: TableSchema) -> list[tuple[str, ...]]:
 
 
 def _indexed_columns(schema: TableSchema) -> set[str]:
+    """Return the columns that are in the key or an index."""
     return {name for names in indexes_of(schema) for name in names}
 
 
@@ -155,7 +156,7 @@ def is_lob(declared: str) -> bool:
 
 
 def becomes_text(kind: LogicalType) -> bool:
-    """Return whether values travel as text because no type holds them exactly."""
+    """Return whether the target stores values as text because none of its types holds them exactly."""
     return kind.kind in (Kind.TIME, Kind.TIMETZ, Kind.INTERVAL, Kind.ARRAY, Kind.NATIVE) or (
         kind.kind is Kind.DECIMAL and not declared_type(kind).startswith("NUMBER")
     )
@@ -177,7 +178,7 @@ class ColumnBinding:
 
 
 def binding(kind: LogicalType, declared: str) -> ColumnBinding:
-    """Return how to bind values of a canonical type for a column."""
+    """Return how values of a canonical type are bound to a column of the declared type."""
     word = declared.partition("(")[0]
     if kind.kind is Kind.BOOL and word == "NUMBER":
         return ColumnBinding(lambda text: Decimal(int(text == "t")), db_type="NUMBER")
@@ -207,6 +208,7 @@ def _parse_limits(declared: str) -> tuple[int, int] | None:
 
 
 def _to_number(limits: tuple[int, int] | None, text: str) -> Decimal:
+    """Convert a decimal text to a number. Raises UnfitValue unless NUMBER stores every digit."""
     number = Decimal(text)
     if not number.is_finite():
         raise UnfitValue("a NUMBER is neither infinite nor NaN")
@@ -221,6 +223,7 @@ def _to_number(limits: tuple[int, int] | None, text: str) -> Decimal:
 
 
 def _to_float(text: str) -> float:
+    """Convert a text to a float. Raises UnfitValue for infinity, NaN and -0."""
     value = float(text)
     if not isfinite(value) or (value == 0 and text.startswith("-")):
         raise UnfitValue("it is infinite, NaN or -0")
@@ -228,6 +231,7 @@ def _to_float(text: str) -> float:
 
 
 def _to_day(text: str) -> str:
+    """Return a date as it is. Raises UnfitValue if Oracle's calendar does not have it."""
     if len(text) != 10 or not is_calendar_day(text):
         raise UnfitValue(f"no DATE {_NO_DAY}")
     return text
@@ -239,7 +243,7 @@ _NO_DAY = "is before the year 1, behind 9999, or among the days that Oracle's ca
 
 
 def is_calendar_day(text: str) -> bool:
-    """Return whether Oracle's calendar has this day of our era."""
+    """Return whether this date, from the year 1 on, exists in Oracle's calendar."""
     try:
         date.fromisoformat(text)
     except ValueError:
@@ -248,6 +252,7 @@ def is_calendar_day(text: str) -> bool:
 
 
 def _to_moment(digits: int, shown: int, text: str) -> str:
+    """Return a timestamp with `shown` digits of a fraction. Raises UnfitValue if more than `digits` are needed."""
     moment = text.removesuffix(_UTC)
     whole, _, fraction = moment.partition(".")
     if len(whole) != 19 or not is_calendar_day(whole[:10]):
@@ -265,6 +270,7 @@ def _text_limits(declared: str) -> tuple[int, bool]:
 
 
 def _to_text(size: int, counts_chars: bool, text: str) -> str:
+    """Return a text as it is. Raises UnfitValue if it is empty or longer than `size`."""
     if not text:
         raise UnfitValue("Oracle stores NULL for an empty text")
     octets = len(text.encode())
@@ -274,6 +280,7 @@ def _to_text(size: int, counts_chars: bool, text: str) -> str:
 
 
 def _to_raw(size: int, octets: Any) -> bytes:
+    """Return the bytes as they are. Raises UnfitValue if they are empty or longer than `size`."""
     if not octets:
         raise UnfitValue("Oracle stores NULL for an empty RAW")
     if len(octets) > size:
@@ -288,7 +295,7 @@ _LONG_MOMENT = "TO_CHAR({c}, 'SYYYY-MM-DD HH24:MI:SS.FF9')"
 
 
 def read_sql(declared: str, column: str) -> str:
-    """Return the SQL of a column's value, as `read_rule` expects it."""
+    """Return the SQL that reads a column's value in the form that `read_rule` converts."""
     if declared == "DATE":
         text = "TO_CHAR({c}, 'SYYYY-MM-DD HH24:MI:SS')"
     elif declared.startswith("TIMESTAMP"):
@@ -300,7 +307,7 @@ def read_sql(declared: str, column: str) -> str:
 
 
 def read_rule(kind: LogicalType, declared: str) -> str:
-    """Return the rule (dialects/oracle/rows.py) by which a value that was read becomes canonical text."""
+    """Return the name of the rule that converts a value as read to canonical text (dialects/oracle/rows.py)."""
     if kind.kind is Kind.BOOL:
         return "flag"
     if declared.startswith("NUMBER"):

@@ -37,6 +37,7 @@ class OracleTargetReader(SessionReader, RowReader):
     """A session that reads a target for a comparison."""
 
     def estimate_rows(self, subject: Subject) -> int:
+        """Return the number of rows, by counting them."""
         found = self._session.row(dialect_statement("verify", "estimate", table=self._place(subject).sql))
         return int(found[0])
 
@@ -60,10 +61,11 @@ class OracleTargetReader(SessionReader, RowReader):
             yield from self._read_rows(subject, where, values)
 
     def _leading_key(self, subject: Subject) -> str:
+        """Return the SQL of the first key column."""
         return f"T.{self._place(subject).column(subject.schema.key[0])}"
 
     def _key_condition(self, subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:
-        """Return the condition that a row has one of these keys, and its binds."""
+        """Return the condition that a row has one of these keys, and the values of its bind variables."""
         placed, schema = self._place(subject), subject.schema
         columns = schema.wire_columns[: len(schema.key)]
         bindings = [placed.binding_of(c.name, c.type) for c in columns]
@@ -83,6 +85,7 @@ class OracleTargetReader(SessionReader, RowReader):
         return f"({' OR '.join(cases)})", values
 
     def _read_rows(self, subject: Subject, where: str, values: list[Any]) -> Iterator[TableChanges]:
+        """Yield the rows that meet the condition `where`, as sections; `values`: its bind variables."""
         placed, schema = self._place(subject), subject.schema
         columns = [(c, placed.types[c.name], f"T.{placed.column(c.name)}") for c in schema.wire_columns]
         read = ", ".join(f"{read_sql(declared, name)} AS V{n}" for n, (_, declared, name) in enumerate(columns, 1))
@@ -101,7 +104,7 @@ class OracleTargetReader(SessionReader, RowReader):
 
 
 class OracleFollowerReader(OracleTargetReader):
-    """A session that reads tables of the application in a database that follows, as capture reads them."""
+    """Session that reads the application's tables in its former database, as capture reads them, for a comparison."""
 
     def _read_rows(self, subject: Subject, where: str, values: list[Any]) -> Iterator[TableChanges]:
         placed = self._place(subject)
@@ -112,7 +115,7 @@ class OracleFollowerReader(OracleTargetReader):
 
 
 def _canonical_values(column: Column, declared: str, values: Seq[Any], sizes: Seq[Any] | None) -> Seq[Value]:
-    """Return the canonical values of a column. An empty LOB arrives as NULL; only its size distinguishes it."""
+    """Return the canonical values of a column. An empty LOB is read as NULL; only its size shows the difference."""
     if sizes is not None:
         empty: Any = b"" if column.type.kind is Kind.BYTES else ""
         values = [empty if v is None and size == 0 else v for v, size in zip(values, sizes, strict=True)]
@@ -121,11 +124,12 @@ def _canonical_values(column: Column, declared: str, values: Seq[Any], sizes: Se
 
 
 def _key_value(column: Column, form: str) -> Any:
+    """Return the value of a key column by its compared text."""
     return bytes.fromhex(form) if column.type.kind is Kind.BYTES else form
 
 
 def _key_term(column: Column, bound: ColumnBinding, name: str, form: str, number: int) -> tuple[str, list[Any]]:
-    """Return the condition that a column's value has this form, and its binds. Raises UnfitValue.
+    """Return the condition that a key column has this compared text, and its bind variables. Raises UnfitValue.
 
     The form of a column that is padded with blanks ends without them; a text of blanks alone becomes NULL then.
     """

@@ -1,1 +1,1 @@
-"""A folder of Parquet files as a target: states, and every change beside them."""
+"""A folder of Parquet files (a lake) as a target: the current rows of each table, and beside them every change."""

@@ -52,7 +52,7 @@ def folder_name(namespace: str, name: str) -> str:
 
 
 class LakePaths:
-    """The paths of one lake."""
+    """The paths of the files and folders of one lake."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -61,11 +61,11 @@ class LakePaths:
         self.lock = root / f".{LOCK}"
 
     def current(self, folder: str) -> Path:
-        """Return the link to a table's newest state."""
+        """Return the path of the link to a table's newest state."""
         return self.root / "current" / folder
 
     def version(self, folder: str, name: str) -> Path:
-        """Return the folder of one state of a table."""
+        """Return the folder with the files of one state of a table."""
         return self.root / "versions" / folder / name
 
     def history(self, folder: str, shape: int) -> Path:
@@ -73,7 +73,7 @@ class LakePaths:
         return self.root / "history" / folder / f"version={shape}"
 
     def request_file(self, what: str) -> Path:
-        """Return the file that represents an operator's request."""
+        """Return the empty file whose existence is an operator's request, such as "pause"."""
         return self.root / f".asked-{what}"
 
     def relative_path(self, path: Path) -> str:
@@ -82,12 +82,12 @@ class LakePaths:
 
 
 def hidden_path(path: Path) -> Path:
-    """Return the name of a file until it is committed."""
+    """Return the hidden path that a file has until it is committed."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are durable."""
+    """Flush a file, or the names in a folder, to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -107,7 +107,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def publish(paths: Iterable[Path]) -> None:
-    """Give committed files their final names; may be repeated."""
+    """Rename committed files from their hidden to their final names; may be repeated."""
     folders = set()
     for path in paths:
         with suppress(FileNotFoundError):  # the file has its final name already
@@ -118,7 +118,7 @@ def publish(paths: Iterable[Path]) -> None:
 
 
 def point_link(link: Path, to: Path) -> None:
-    """Point a link to another folder atomically."""
+    """Make a symbolic link point to a folder; a change is atomic."""
     wanted = os.path.relpath(to, link.parent)
     if link.is_symlink() and os.readlink(link) == wanted:
         return
@@ -131,13 +131,13 @@ def point_link(link: Path, to: Path) -> None:
 
 
 def remove_hidden(folder: Path) -> None:
-    """Remove the files that an interrupted writer has left."""
+    """Remove the hidden files that an interrupted writer has left in a folder."""
     for path in folder.rglob(".*.tmp") if folder.exists() else ():
         path.unlink()
 
 
 def remove_versions(folder: Path, keep: set[str]) -> None:
-    """Remove the states of a table except those to keep."""
+    """Remove the folders of a table's states, except those to keep."""
     for path in folder.iterdir() if folder.exists() else ():
         if path.name not in keep:
             shutil.rmtree(path)
@@ -152,17 +152,17 @@ FILE_ROWS = 1_000_000
 
 
 def change_schema(shape: ArrowShape) -> pa.Schema:
-    """Return the columns of a change: VENUS's own, then the table's."""
+    """Return the columns of a file of changes: VENUS's own columns, then the table's."""
     return pa.schema([*CHANGE_FIELDS, *shape.fields])
 
 
 def state_schema(shape: ArrowShape) -> pa.Schema:
-    """Return the columns of a row of a state."""
+    """Return the columns of a file of a table's state: the table's columns, then VENUS's own."""
     return pa.schema([*shape.fields, *STATE_FIELDS])
 
 
 def refuse_own_names(schema: TableSchema) -> None:
-    """Refuse a table with a column that has the name of one of VENUS's own columns."""
+    """Raise Refused if a column of the table has the name of one of VENUS's own columns."""
     own = {f.name for f in CHANGE_FIELDS} & {c.name for c in schema.columns}
     if own:
         raise Refused(
@@ -173,7 +173,7 @@ def refuse_own_names(schema: TableSchema) -> None:
 def changes_batch(
     section: TableChanges, version: TableSchema, shape: ArrowShape, *, offset: int, sequence: int, committed_at_us: int
 ) -> pa.RecordBatch | None:
-    """Return a section as change rows; None for the start of a sweep, which changes nothing. Raises ValueMisfit."""
+    """Return a section as rows for a file of changes; None for the start of a resync. Raises ValueMisfit."""
     count = section.count
     moments = pa.repeat(pa.scalar(committed_at_us, CHANGE_FIELDS[4].type), count)
     if section.kind is not ChangeKind.CHANGES:
@@ -195,7 +195,7 @@ def changes_batch(
 
 
 class LakeFileWriter:
-    """Writer of one file; `close` leaves it complete, durable and still hidden."""
+    """Writer of one Parquet file; after `close` the file is complete, durable and still hidden."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
@@ -206,7 +206,7 @@ class LakeFileWriter:
         self._writer = pq.ParquetWriter(hidden_path(path), schema, compression="zstd")
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows, which are written in groups."""
+        """Add rows; they are written to the file when they make a row group."""
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         self._waiting_bytes += batch.nbytes
@@ -215,7 +215,7 @@ class LakeFileWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the waiting rows."""
+        """Write the rows that wait in memory."""
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=GROUP_ROWS)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
@@ -227,6 +227,6 @@ class LakeFileWriter:
         sync(hidden_path(self.path))
 
     def discard(self) -> None:
-        """Discard the file."""
+        """Stop writing and delete the unfinished file."""
         self._writer.close()
         hidden_path(self.path).unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""The apply loop of a lake: increments become files of changes, and from time to time states (VENUS 3.4).
+"""Apply loop of a lake: writes increments into files of changes, and rebuilds states at intervals (VENUS 3.4).
 
 A commit is one manifest with whole cuts and their offset. If a process is killed, the next one reads the last manifest,
 removes all files that it does not list, and continues from its offset. No change is duplicated and none is missing.
 
-There is one file of changes per table and shape. Rows are written as cuts arrive, so memory does not grow. The files
-stay invisible until the manifest lists them.
+Each commit has one file of changes per table and shape (schema version and types of the columns). Rows are written as
+cuts arrive, so memory does not grow. The files stay invisible until the manifest lists them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TableMisfit(Exception):
 
 
 class PendingCommit:
-    """Everything since the last commit, and the manifest that it changes: both are committed, or both discarded."""
+    """The files and the manifest of the next commit; both are committed together or discarded together."""
 
     def __init__(self, target: ParquetFolder, manifest: LakeManifest) -> None:
         self._name, self._layout, self._columns = target.name, target.layout, target.columns
@@ -84,7 +84,7 @@ class PendingCommit:
         self.began_at = 0.0
 
     def add(self, increment: broker_pb2.Increment) -> None:
-        """Add the next increment. Raises TableMisfit."""
+        """Add the changes of the next increment to the files. Raises TableMisfit."""
         manifest = self.manifest
         if increment.base_offset + increment.count <= manifest.offset:
             return  # a replay
@@ -104,6 +104,7 @@ class PendingCommit:
         self._advance(increment, batch)
 
     def _advance(self, increment: broker_pb2.Increment, batch: Batch) -> None:
+        """Set offset, Sequence and times in the manifest to those after the increment."""
         manifest = self.manifest
         manifest.rows_other, self._walk.other = manifest.rows_other + self._walk.other, 0
         manifest.heartbeat_us = self._walk.heartbeat_us or manifest.heartbeat_us
@@ -117,6 +118,7 @@ class PendingCommit:
         self.ends_cut = batch.cut_end
 
     def _add_schema(self, described: TableSchema) -> None:
+        """Add a table version, and its table if it is new; a table halts if the rules for columns do not fit it."""
         manifest = self.manifest
         schema = self._columns.project_received(manifest.schemas.values(), described)
         reason, is_halted = self._columns.reason_to_halt(schema), columns_of(schema).misfit != ""
@@ -160,7 +162,7 @@ class PendingCommit:
             self._make_room(batch.nbytes)
 
     def _make_room(self, nbytes: int) -> None:
-        """Flush every file if too many bytes wait in total: with many tables, each file alone has few."""
+        """Write the waiting rows of every file if all files together hold too many bytes in memory."""
         self._waiting_bytes += nbytes
         if self._waiting_bytes > WAITING_BYTES_MAX:
             self._waiting_bytes = 0
@@ -175,7 +177,7 @@ class PendingCommit:
         return found
 
     def commit(self, target: ParquetFolder) -> None:
-        """Finish the files and commit them with the offset."""
+        """Complete the files of changes, and commit them with the new offset."""
         for (table_id, number), writer in self._writers.items():
             writer.close()
             file = ChangeFile(
@@ -186,7 +188,7 @@ class PendingCommit:
         target.commit(self.manifest, [writer.path for writer in self._writers.values()])
 
     def discard(self) -> None:
-        """Discard everything."""
+        """Delete the unfinished files."""
         for writer in self._writers.values():
             writer.discard()
 
@@ -203,7 +205,7 @@ WAITING_MAX = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeReport(FollowReport):
-    """Report of a lake's apply loop."""
+    """Progress report of the loop that applies changes to a lake."""
 
     refreshed: int  # states rebuilt by this process
     circuit: str
@@ -213,7 +215,7 @@ Report = Callable[[LakeReport], None]
 
 
 def run_lake(settings: Settings, name: str, stop: threading.Event, report: Report | None = None) -> None:
-    """Follow the broker until `stop` and retry after transient errors. Raises all others."""
+    """Apply the broker's changes to a lake until `stop`; retry after transient errors, and raise all others."""
     raise_descriptor_limit()  # a file is open for each table that changes between two commits
     target, tell = ParquetFolder(settings, name), report or (lambda _: None)
     circuit = _LakeCircuit(name, tell)
@@ -228,7 +230,7 @@ def run_lake(settings: Settings, name: str, stop: threading.Event, report: Repor
 
 
 class _LakeCircuit(TargetCircuit):
-    """Circuit of a lake that also reports each error to the caller."""
+    """Circuit breaker of a lake that also reports each error to the caller."""
 
     def __init__(self, target: str, tell: Report) -> None:
         super().__init__(target)
@@ -244,7 +246,7 @@ class _LakeCircuit(TargetCircuit):
 
 
 def _follow(target: ParquetFolder, circuit: TargetCircuit, stop: threading.Event, tell: Report) -> bool:
-    """Follow from the last commit; return True if the stream has to be opened again."""
+    """Apply changes from the last commit on; return True if the stream has to be opened again."""
     try:
         manifest = target.recover()
         if manifest is None:
@@ -257,7 +259,7 @@ def _follow(target: ParquetFolder, circuit: TargetCircuit, stop: threading.Event
 
 
 class RefreshSchedule:
-    """Schedule of the refreshes of tables' states, by the caller's clock. Pure."""
+    """Schedule that decides when the state of a table is rebuilt. The caller supplies the time. Pure."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -282,7 +284,7 @@ class RefreshSchedule:
 
 
 class _LakeStream:
-    """One stream from the broker."""
+    """One subscription to the broker, whose changes are applied to the lake."""
 
     def __init__(
         self,
@@ -303,7 +305,7 @@ class _LakeStream:
         )
 
     def run(self) -> bool:
-        """Follow until `stop` (returns False) or until the stream must be opened again (returns True)."""
+        """Apply changes until `stop` (returns False) or until the stream must be opened again (returns True)."""
         with self._subscriber:
             try:
                 opened = self._subscriber.open(self._manifest.offset, self._manifest.epoch, rows=self._manifest.rows)
@@ -337,7 +339,7 @@ class _LakeStream:
         return False
 
     def _save_rows_identity(self, rows: RowsIdentity | None) -> None:
-        """Save the rows identity of the broker set that is read from the current offset."""
+        """Save in the manifest by which filters the broker selects rows from the current offset on."""
         if rows != self._manifest.rows:
             self._manifest.rows = rows
             self._manifest.save(self._target.layout.manifest)
@@ -346,6 +348,7 @@ class _LakeStream:
         return PendingCommit(self._target, copy.deepcopy(self._manifest))
 
     def _run_step(self, gathering: PendingCommit) -> PendingCommit:
+        """Receive changes and commit when due; do housekeeping while none wait. Return the pending commit."""
         settings = self._settings
         if self._circuit.is_isolated:
             self._stop.wait(min(IDLE_S, self._circuit.left_s))
@@ -371,6 +374,7 @@ class _LakeStream:
         return gathering
 
     def _commit(self, gathering: PendingCommit) -> PendingCommit:
+        """Commit, acknowledge to the broker, and return an empty pending commit."""
         self._measure_write(gathering.rows, lambda: gathering.commit(self._target))
         self._manifest = gathering.manifest
         self._rows += gathering.rows
@@ -379,7 +383,7 @@ class _LakeStream:
         return self._new_commit()
 
     def _measure_write(self, rows: int, write: Callable[[], None]) -> None:
-        """Write, and record how long the file system took unless the commit is large."""
+        """Run `write`, and report its duration to the circuit breaker unless the commit is large."""
         took = Stopwatch.coarse()
         write()
         took_s = took.awake_s() if rows <= FEW_ROWS else 0.0
@@ -390,7 +394,7 @@ class _LakeStream:
         self._subscriber.acknowledge(self._manifest.offset, unaccounted=self._manifest.unaccounted_changes)
 
     def _do_housekeeping(self) -> bool:
-        """Serve an operator's request or rebuild one state; return whether there was something to do."""
+        """Serve a requested resync, or rebuild one table's state; return whether there was anything to do."""
         manifest = self._manifest
         for table_id in self._target.requested_resyncs():
             if table_id in manifest.tables:

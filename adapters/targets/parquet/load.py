@@ -66,7 +66,7 @@ Report = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitJob:
-    """One key range that becomes one file."""
+    """Job of a load: one key range of the full data, which becomes one file."""
 
     broker: str
     snapshot_id: str
@@ -78,7 +78,7 @@ class SplitJob:
 
 
 def load_split(job: SplitJob) -> int:
-    """Write the file of a split unless it exists; return its number of rows. Raises ValueMisfit."""
+    """Write a key range from the broker to its file unless that exists; return the row count. Raises ValueMisfit."""
     if job.path.exists():
         return int(pq.read_metadata(job.path).num_rows)
     schema = state_schema(job.shape)
@@ -101,12 +101,12 @@ def load_split(job: SplitJob) -> int:
 
 
 def state_folder_prefix(snapshot: broker_pb2.Snapshot) -> str:
-    """Return the prefix of the folders of all states that are read from a snapshot."""
+    """Return the beginning of the names of all folders with states that were read from this snapshot."""
     return f"{snapshot.offset:020d}-{snapshot.snapshot_id[-8:]}"
 
 
 class StateLoad:
-    """Reader of the tables of one snapshot. It adds every misfit to `text_columns`, which the caller keeps."""
+    """Reader of a snapshot's tables into files. Columns with unfit values are added to `text_columns` of the caller."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class StateLoad:
         self.schemas = {(s.table_id, s.version): s for known in self._versions.values() for s in known.values()}
 
     def tables(self) -> dict[int, LakeTable]:
-        """Return the tables for a manifest; their states do not exist yet."""
+        """Return the tables for a manifest; the files of their states are not written yet."""
         found = {}
         for table_id, versions in self._versions.items():
             newest = versions[max(versions)]
@@ -146,6 +146,7 @@ class StateLoad:
         return found
 
     def _set_base(self, table: LakeTable, newest: TableSchema) -> None:
+        """Set the folder of the state to be read; its name differs for other types and other rules for columns."""
         name = state_folder_prefix(self._snapshot)
         if table.text_columns:  # a resumed load must not mistake a state of other types for this one
             name += "-" + "-".join(str(c.number) for c in newest.columns if c.name in table.text_columns)
@@ -154,11 +155,11 @@ class StateLoad:
         table.base = LakeState(folder=name, offset=self._snapshot.offset, shape=table.shape_number(newest.version))
 
     def run(self, table: LakeTable, progress: RowProgress) -> None:
-        """Read one table into its state, once more after each misfit; record the result in `table`."""
+        """Read one table into its files, again after each value that does not fit; record the result in `table`."""
         newest = self._versions[table.table_id][table.schema_version]
         while True:
             try:
-                table.base.rows = self._read(table, newest, progress)
+                table.base.rows = self._read_splits(table, newest, progress)
             except ValueMisfit as misfit:
                 logger.warning("%s; read again as text", misfit)
                 shutil.rmtree(self._target.layout.version(table.folder, table.base.folder))
@@ -169,7 +170,8 @@ class StateLoad:
             else:
                 return
 
-    def _read(self, table: LakeTable, newest: TableSchema, progress: RowProgress) -> int:
+    def _read_splits(self, table: LakeTable, newest: TableSchema, progress: RowProgress) -> int:
+        """Read all key ranges of a table in parallel, a file for each; return the number of rows."""
         shape = shape_of(newest, table.text_columns)
         folder = self._target.layout.version(table.folder, table.base.folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -197,7 +199,7 @@ class StateLoad:
 
 
 def _wait_for_rows(jobs: list[Future[int]], progress: RowProgress) -> int:
-    """Wait for all jobs and return their rows. The first failure cancels those that have not begun."""
+    """Wait for all jobs; return the number of their rows. The first failure cancels the jobs that have not begun."""
     left = set(jobs)
     while left:
         done, left = wait(left, timeout=0.5, return_when=FIRST_EXCEPTION)
@@ -220,6 +222,7 @@ def load_lake(target: ParquetFolder, report: Report) -> LoadReport:
 
 
 def _load_locked(target: ParquetFolder, report: Report) -> LoadReport:
+    """Load the lake under its lock, unless it can continue with increments."""
     began = time.monotonic()
     with target.hold_lock(), SnapshotClient(target.broker) as snapshots:
         manifest = target.recover()
@@ -231,9 +234,10 @@ def _load_locked(target: ParquetFolder, report: Report) -> LoadReport:
 
 
 def _load_until_done(target: ParquetFolder, snapshots: SnapshotClient, report: Report, began: float) -> LoadReport:
+    """Load the lake; begin again with another snapshot if the snapshot expires."""
     for _ in range(PLANS_MAX):
         try:
-            return _load(target, snapshots, report, began)
+            return _load_once(target, snapshots, report, began)
         except SnapshotExpired as expired:
             logger.warning("target %s: %s; loading again from the start", target.name, expired)
             target.layout.load.unlink(missing_ok=True)
@@ -260,7 +264,7 @@ def start_over(target: ParquetFolder, manifest: LakeManifest, error: Diverged) -
 
 
 def _is_only_trimmed(target: ParquetFolder, snapshots: SnapshotClient, manifest: LakeManifest, error: Diverged) -> bool:
-    """Return whether the broker merely lacks increments and still has the same rows."""
+    """Return whether the queue lacks increments that this lake needs, but the broker still selects the same rows."""
     if not isinstance(error, OffsetTrimmed):
         return False
     snapshot = snapshots.open(target.business, holder=f"load of {target.group}")
@@ -270,7 +274,7 @@ def _is_only_trimmed(target: ParquetFolder, snapshots: SnapshotClient, manifest:
 
 
 def can_follow(target: ParquetFolder, manifest: LakeManifest) -> bool:
-    """Return whether a lake that was loaded before can continue with increments."""
+    """Return whether the broker still has the increments after the offset of a lake."""
     group = f"{target.group}/check"
     with Subscriber(target.broker, target.business, group, credit_bytes=CREDIT_BYTES, transient=True) as subscriber:
         try:
@@ -281,7 +285,8 @@ def can_follow(target: ParquetFolder, manifest: LakeManifest) -> bool:
     return True
 
 
-def _load(target: ParquetFolder, snapshots: SnapshotClient, report: Report, began: float) -> LoadReport:
+def _load_once(target: ParquetFolder, snapshots: SnapshotClient, report: Report, began: float) -> LoadReport:
+    """Load all tables from one snapshot, and commit them."""
     snapshot, text_columns = _read_plan(target, snapshots) or _new_plan(target, snapshots)
     load = StateLoad(target, snapshot, text_columns)
     if misfit := next((columns_of(s).misfit for s in load.schemas.values() if columns_of(s).misfit), ""):
@@ -314,6 +319,7 @@ def _commit_load(
     tables: dict[int, LakeTable],
     text_columns: dict[int, list[str]],
 ) -> None:
+    """Commit the manifest with the loaded states; remove older states, except the one that readers may have open."""
     before = target.read_manifest()
     for table_id, table in tables.items():
         if before is not None and table_id in before.tables:
@@ -338,7 +344,7 @@ def _commit_load(
 
 
 def register_group(target: ParquetFolder, snapshot: broker_pb2.Snapshot) -> None:
-    """Register the group before the snapshot is closed, so that the broker keeps the increments after the cut."""
+    """Register the consumer group before the snapshot is closed, so that the broker keeps the increments after it."""
     with Subscriber(target.broker, target.business, target.group, credit_bytes=CREDIT_BYTES) as subscriber:
         subscriber.open(snapshot.offset, 0, rows=reports.rows_identity(snapshot))
         subscriber.acknowledge(snapshot.offset)
@@ -370,6 +376,7 @@ def _read_plan(target: ParquetFolder, snapshots: SnapshotClient) -> LakeLoadPlan
 
 
 def _new_plan(target: ParquetFolder, snapshots: SnapshotClient) -> LakeLoadPlan:
+    """Open a snapshot for a load, and save the plan."""
     splits = target.settings.apply.load_workers * SPLITS_PER_WORKER
     snapshot = snapshots.open(target.business, splits=splits, holder=f"load of {target.group}")
     versions = target.layout.root / "versions"
@@ -382,7 +389,7 @@ def _new_plan(target: ParquetFolder, snapshots: SnapshotClient) -> LakeLoadPlan:
 def _save_plan(
     target: ParquetFolder, snapshot: broker_pb2.Snapshot, text_columns: dict[int, list[str]], *, history: str = ""
 ) -> None:
-    """Save the plan. `history` is the future name of the old history, set just before the load is committed."""
+    """Save the plan in load.json. `history`: the name that the old history will get; set just before the commit."""
     schemas = StateLoad(target, snapshot, text_columns).schemas.values()
     wire = base64.b64encode(mask_splits(snapshot, schemas).SerializeToString()).decode()
     states = state_folder_prefix(snapshot)

@@ -68,7 +68,7 @@ class ChangeFile:
 
 @dataclass(slots=True, kw_only=True)
 class LakeTable:
-    """A table. A shape is a schema version with the columns that are stored as text; shapes are numbered from 1."""
+    """A table of a lake. A shape is a schema version plus the columns stored as text; shapes are numbered from 1."""
 
     table_id: int
     name: str  # at the source
@@ -85,7 +85,7 @@ class LakeTable:
     note: str = ""
 
     def shape_number(self, version: int) -> int:
-        """Return the number of a schema version's shape; add the shape if it is new."""
+        """Return the number of the shape that a schema version has now; add the shape if it is new."""
         wanted = (version, self.text_columns)
         if wanted not in self.shapes:
             self.shapes.append((version, list(self.text_columns)))
@@ -93,13 +93,13 @@ class LakeTable:
 
     @property
     def waiting(self) -> int:
-        """How many changes the newest state does not contain."""
+        """How many changes wait for the next state of the table."""
         return sum(file.rows for file in self.changes)
 
 
 @dataclass(slots=True, kw_only=True)
 class LakeManifest:
-    """One committed state of a lake. Times are Unix microseconds, 0 = never."""
+    """The content of manifest.json, one committed state of a lake. Times are Unix microseconds, 0 = never."""
 
     group: str
     offset: int
@@ -136,17 +136,17 @@ class LakeManifest:
         return shape_of(self.schema(table.table_id, version), text_columns)
 
     def is_halted(self, table: LakeTable) -> bool:
-        """Return whether a table gets no rows, because the rules for columns do not fit it; its note says why."""
+        """Return whether a table's changes are held because the rules for columns do not fit it (see its note)."""
         return columns_of(self.schema(table.table_id, table.schema_version)).misfit != ""
 
     def find_version(self, table_id: int) -> int | None:
-        """Return the version of a table that follows."""
+        """Return the current version of a table; None if the table is halted."""
         table = self.tables[table_id]
         return None if self.is_halted(table) else table.schema_version
 
     @property
     def unaccounted_changes(self) -> int:
-        """The number of changes below the offset that are unaccounted for."""
+        """How many changes below the offset are in none of the lake's counters: normally 0."""
         counted = sum(t.rows_applied + t.rows_held for t in self.tables.values())
         return self.offset - self.counted_from - self.rows_other - counted
 
@@ -164,7 +164,7 @@ class LakeManifest:
 
     @classmethod
     def read(cls, path: Path) -> LakeManifest | None:
-        """Read the committed state; None if there is none. Raises Corruption."""
+        """Read the manifest; None if there is no file. Raises Corruption."""
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
             _check_format(path, str(tree.pop("format")), tree.keys() - {f.name for f in fields(cls)})
@@ -179,26 +179,26 @@ class LakeManifest:
 
 
 def _check_format(path: Path, found: str, unknown: Set[str]) -> None:
-    """Refuse a manifest of a newer version: this version would drop unknown parts with its next commit."""
+    """Raise Corruption for the manifest of a newer version: this version would drop its unknown parts."""
     what = f"has format {found}" if found != FORMAT else f"has {', '.join(sorted(unknown))}" if unknown else ""
     if what:
         raise Corruption(f"{path} {what}, which this version does not know", hint=_WAY_OUT)
 
 
 def row_counts(manifest: LakeManifest) -> dict[int, int]:
-    """Return how many rows each table had when its state was last written, by number."""
+    """Return how many rows each table had when its state was last written, by table number."""
     return {t.table_id: t.base.rows for t in manifest.tables.values()}
 
 
 def table_state(manifest: LakeManifest, table: LakeTable, resyncing: Set[int]) -> str:
-    """Return the state of a table as status and broker show it."""
+    """Return the state of a table, for example HALTED, as `venus status` and the broker show it."""
     if manifest.is_halted(table):
         return "HALTED"
     return RESYNCING if table.table_id in resyncing else ACTIVE
 
 
 def shape_of(schema: TableSchema, text_columns: list[str]) -> ArrowShape:
-    """Return the shape of a schema version; a text column may be newer than this version."""
+    """Return columns and types of a schema version; `text_columns` may name columns that it does not have yet."""
     return ArrowShape.of(schema, text_columns=frozenset(text_columns) & {c.name for c in schema.columns})
 
 
@@ -208,17 +208,18 @@ def schemas_to_text(schemas: dict[tuple[int, int], TableSchema]) -> list[str]:
 
 
 def schemas_from_text(texts: list[str]) -> dict[tuple[int, int], TableSchema]:
-    """Return the table versions that `schemas_to_text` has encoded."""
+    """Return the table versions that `schemas_to_text` has encoded, by table number and version."""
     found = [schemas_codec.from_wire(change_pb2.TableSchema.FromString(base64.b64decode(text))) for text in texts]
     return {(s.table_id, s.version): s for s in found}
 
 
 def _table_entry(table: LakeTable) -> dict[str, Any]:
-    """Return a table as JSON for the manifest; without held changes, older versions can read it."""
+    """Return a table as JSON for the manifest; older versions of VENUS can read it unless changes are held."""
     return {name: value for name, value in asdict(table).items() if name != "rows_held" or value}
 
 
 def _parse_table(entry: dict[str, Any]) -> LakeTable:
+    """Return the table that `_table_entry` has encoded."""
     shapes = [(version, list(text_columns)) for version, text_columns in entry.pop("shapes")]
     base, changes = LakeState(**entry.pop("base")), [ChangeFile(**file) for file in entry.pop("changes")]
     return LakeTable(**entry, shapes=shapes, base=base, changes=changes)
@@ -237,12 +238,12 @@ class ParquetFolder(ConfiguredTarget):
 
     @property
     def description(self) -> str:
-        """The folder."""
+        """The path of the folder, for messages."""
         return str(self.layout.root)
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Hold the lock of the only writer. Raises Refused if another process has it; a killed process holds no lock.
+        """Hold the lock of the only writer in a `with` block. Raises Refused if another process holds it.
 
         New files get the permissions of the folder: only the owner can read them if VENUS created the folder.
         """
@@ -267,7 +268,7 @@ class ParquetFolder(ConfiguredTarget):
             os.close(descriptor)
 
     def check_folder(self) -> None:
-        """Refuse a folder that contains files of others, or is not writable."""
+        """Raise an error if the folder contains files that VENUS did not write, or is not writable."""
         layout = self.layout
         there = next(path for path in (layout.root, *layout.root.parents) if path.exists())
         if not there.is_dir():
@@ -279,11 +280,11 @@ class ParquetFolder(ConfiguredTarget):
             raise Refused(f"{layout.root} contains files that VENUS did not write", hint="name an empty folder")
 
     def read_manifest(self) -> LakeManifest | None:
-        """Return the last committed state; None if the lake was never loaded."""
+        """Return the manifest of the last commit; None if the lake was never loaded."""
         return LakeManifest.read(self.layout.manifest)
 
     def recover(self) -> LakeManifest | None:
-        """Complete what was committed, remove the rest, and return the last committed state."""
+        """Complete the last commit, remove uncommitted files, and return the manifest; None without any commit."""
         found = self.read_manifest()
         if found is None:
             return None
@@ -322,7 +323,7 @@ class ParquetFolder(ConfiguredTarget):
         remove_versions(self.layout.root / "versions" / table.folder, {table.base.folder, table.previous})
 
     def publish_committed(self, manifest: LakeManifest) -> None:
-        """Publish the files and set the links that a committed manifest lists; may be repeated."""
+        """Rename the files and set the links that a committed manifest lists; may be repeated."""
         root = self.layout.root
         publish(root / path for path in manifest.publish)
         for table in manifest.tables.values():
@@ -330,7 +331,7 @@ class ParquetFolder(ConfiguredTarget):
                 point_link(self.layout.current(table.folder), self.layout.version(table.folder, table.base.folder))
 
     def commit(self, manifest: LakeManifest, publish: list[Path]) -> None:
-        """Commit a state whose files are durable, then publish them and set the links."""
+        """Commit a manifest whose files are durable, then give the files their final names and set the links."""
         manifest.publish = [self.layout.relative_path(path) for path in publish]
         manifest.save(self.layout.manifest)
         self.publish_committed(manifest)
@@ -343,7 +344,7 @@ class ParquetFolder(ConfiguredTarget):
         return self.layout.request_file("pause").exists()
 
     def set_paused(self, *, paused: bool) -> None:
-        """Pause or resume."""
+        """Pause or resume the target by creating or removing a file."""
         asked = self.layout.request_file("pause")
         if paused:
             asked.touch()
@@ -351,13 +352,13 @@ class ParquetFolder(ConfiguredTarget):
             asked.unlink(missing_ok=True)
 
     def request_resync(self, table_id: int) -> None:
-        """Request that a table's state be read again from the broker."""
+        """Request that the apply loop read a table's state again from the broker."""
         self.layout.request_file(f"resync-{table_id}").touch()
 
     def requested_resyncs(self) -> list[int]:
-        """Return the tables whose state is to be read again."""
+        """Return the numbers of the tables for which a resync is requested."""
         return sorted(int(path.name.rpartition("-")[2]) for path in self.layout.root.glob(".asked-resync-*"))
 
     def clear_resync_request(self, table_id: int) -> None:
-        """Remove the request of a table after its state was read again."""
+        """Remove the request for a resync of a table."""
         self.layout.request_file(f"resync-{table_id}").unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Refresh of a lake's table: the previous state and the net changes since then become the files of a new state.
+"""Refresh of a lake's table: builds a new state from the previous state and the net changes since then.
 
-Of several changes of a key only the last one counts. A marker removes every row whose newest Sequence is below the
-marker's. Keys and VENUS's own columns decide which changes count, so only these have to fit into memory. The rows
+Of several changes of a key only the last one counts. A TRUNCATE or the end of a resync removes every row with an older
+Sequence. Keys and VENUS's own columns decide which changes count, so only these have to fit into memory. The rows
 themselves are read a second time, piece by piece; all this uses Arrow only (architecture 2).
 
 A file whose rows all stay unchanged is linked, not rewritten. Readers of the old state are not disturbed: the link
@@ -48,7 +48,7 @@ _NUMBERS = frozenset({Kind.INT, Kind.DECIMAL})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeNetChanges:
-    """The effect of changes on a state."""
+    """The net effect of the waiting changes on the state of a table."""
 
     keys: pa.Table  # the key of every changed row
     live: Bools  # marks the changes that are current rows, in the order of their files
@@ -56,7 +56,7 @@ class LakeNetChanges:
 
 
 def can_convert(old: ArrowShape, new: ArrowShape) -> bool:
-    """Return whether rows of the old shape can be converted to the new one without reading them from the broker."""
+    """Return whether rows of the old shape have exact values in the new one, so that they need not be read again."""
     if [_column_number(old.schema, k) for k in old.schema.key] != [
         _column_number(new.schema, k) for k in new.schema.key
     ]:
@@ -72,6 +72,7 @@ def can_convert(old: ArrowShape, new: ArrowShape) -> bool:
 
 
 def _can_widen(had: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether each value of one type has an exact value in the wanted type."""
     if pa.types.is_integer(had) and pa.types.is_integer(wanted):
         return bool(had.bit_width <= wanted.bit_width)
     if pa.types.is_decimal(wanted):
@@ -82,11 +83,12 @@ def _can_widen(had: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _column_number(schema: TableSchema, name: str) -> int:
+    """Return the number of a column, which stays the same if it is renamed."""
     return next(c.number for c in schema.columns if c.name == name)
 
 
 def convert_rows(rows: pa.Table, old: ArrowShape, new: ArrowShape, own: Sequence[pa.Field]) -> pa.Table:
-    """Return rows of the old shape in the columns of the new one, followed by VENUS's `own` columns."""
+    """Convert rows from the old shape to the new one; append VENUS's `own` columns."""
     names = {c.number: c.name for c in old.columns}
     columns = [
         rows.column(names[c.number]).cast(t) if c.number in names else default_values(c, t, rows.num_rows)
@@ -99,13 +101,13 @@ def convert_rows(rows: pa.Table, old: ArrowShape, new: ArrowShape, own: Sequence
 
 
 def key_shape(shape: ArrowShape) -> ArrowShape:
-    """Return the shape of the key columns."""
+    """Return the shape that has only the key columns."""
     chosen = [(c, t) for c, t in zip(shape.columns, shape.types, strict=True) if c.name in shape.schema.key]
     return replace(shape, columns=tuple(c for c, _ in chosen), types=tuple(t for _, t in chosen))
 
 
 def deciding_columns(shape: ArrowShape) -> list[str]:
-    """Return the columns of a file of changes that decide which changes count."""
+    """Return the columns of a change that decide whether it counts: the key, and some of VENUS's own."""
     return [*shape.schema.key, *(field.name for field in _DECIDING)]
 
 
@@ -121,7 +123,7 @@ def read_net_changes(manifest: LakeManifest, table: LakeTable, shape: ArrowShape
 
 
 def compute_net_changes(changes: pa.Table, key: Sequence[str], *, base_offset: int) -> LakeNetChanges:
-    """Return the net effect of changes, without those that the state already contains."""
+    """Return the net effect of changes; changes below `base_offset` are already in the state."""
     counts = pc.greater_equal(changes[OFFSET], base_offset)
     marks = pc.max(changes[GONE_BEFORE].filter(counts)).as_py()
     floor = -1 if marks is None else int(marks)
@@ -136,7 +138,7 @@ def compute_net_changes(changes: pa.Table, key: Sequence[str], *, base_offset: i
 
 
 def _last_positions(keys: pa.Table) -> Ints:
-    """Return the last position of each key. Sorting takes a third of the memory that grouping takes."""
+    """Return the position of each key's last row. Sorting takes a third of the memory of grouping."""
     order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])  # stable
     ends = np.ones(keys.num_rows, dtype=np.bool_)
     if keys.num_rows > 1:
@@ -147,6 +149,7 @@ def _last_positions(keys: pa.Table) -> Ints:
 
 
 def _differs_from_next(values: pa.ChunkedArray) -> Bools:
+    """Return for each value but the last whether the next value differs from it."""
     one = values.combine_chunks()
     differs = pc.not_equal(one[1:], one[:-1])
     if pa.types.is_floating(one.type):  # all NaN are one key, although IEEE 754 compares them as different
@@ -156,7 +159,7 @@ def _differs_from_next(values: pa.ChunkedArray) -> Bools:
 
 
 def live_rows(changes: Iterable[pa.Table], found: LakeNetChanges, shape: ArrowShape) -> Iterator[pa.Table]:
-    """Yield the current rows among all changes, in the columns of a state. `changes` follow the order of the files."""
+    """Yield the changes that are rows of the new state; `changes` must have the order of the files."""
     schema, at = state_schema(shape), 0
     for part in changes:
         chosen = found.live[at : at + part.num_rows]
@@ -166,7 +169,7 @@ def live_rows(changes: Iterable[pa.Table], found: LakeNetChanges, shape: ArrowSh
 
 
 def change_rows(manifest: LakeManifest, table: LakeTable, shape: ArrowShape, root: Path) -> Iterator[pa.Table]:
-    """Yield the changes since the newest state, piece by piece."""
+    """Yield the changes since the newest state, converted to `shape`, piece by piece."""
     for file in table.changes:
         was = manifest.shape(table, file.shape)
         for rows in read_pieces(root / file.path):
@@ -221,7 +224,7 @@ FRESH_WAIT_S = 60.0
 
 
 def refresh(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> None:
-    """Bring one table's state up to the lake's offset and commit it."""
+    """Rebuild the files of one table's state from the waiting changes, up to the lake's offset, and commit them."""
     number = table.shape_number(table.schema_version)
     shape = manifest.shape(table, number)
     if any(not can_convert(manifest.shape(table, used), shape) for used in _used_shapes(table)):
@@ -248,7 +251,7 @@ def refresh(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> 
 
 
 def _key_bytes(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> int:
-    """Return the approximate size in memory of the keys of the changes since a state."""
+    """Return the approximate size in memory of the keys of a table's waiting changes."""
     nbytes = 0
     for file in table.changes:
         telling = set(deciding_columns(manifest.shape(table, file.shape)))
@@ -260,13 +263,13 @@ def _key_bytes(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) 
 
 
 def _used_shapes(table: LakeTable) -> set[int]:
-    """Return the shapes of the rows that the new state needs."""
+    """Return the shapes of the rows from which the new state is built."""
     of_state = {table.base.shape} if table.base.folder else set()
     return of_state | {file.shape for file in table.changes}
 
 
 class _StateWriter:
-    """The files of one new state."""
+    """Writer of the files of one new state."""
 
     def __init__(self, manifest: LakeManifest, table: LakeTable, shape: ArrowShape, before: Path, into: Path) -> None:
         self._manifest, self._table, self._shape = manifest, table, shape
@@ -276,24 +279,25 @@ class _StateWriter:
         self._rows = 0
 
     def write(self, found: LakeNetChanges, changes: Iterable[pa.Table]) -> int:
-        """Write the state; return its number of rows."""
+        """Write the old state's rows that stay and the changed ones; return the number of all rows."""
         if self._table.base.folder:
             for path in sorted(self._before.glob("*.parquet")):
                 if not self._link_unchanged(path, found):
-                    self._add(untouched_rows(rows, found) for rows in self._read_rows(path))
-        self._add(live_rows(changes, found, self._shape))
+                    self._add_rows(untouched_rows(rows, found) for rows in self._read_rows(path))
+        self._add_rows(live_rows(changes, found, self._shape))
         if self._writer is None and not any(self._into.glob("*.parquet")):
-            self._writer = self._open_next()  # an empty table has one empty file
-        self._close()
+            self._writer = self._open_next_file()  # an empty table has one empty file
+        self._close_file()
         publish(self._written)
         sync(self._into)
         return self._rows
 
     def _read_rows(self, path: Path) -> Iterable[pa.Table]:
+        """Yield the rows of an old file in the new shape."""
         return state_rows(self._manifest, self._table, self._shape, path)
 
     def _link_unchanged(self, path: Path, found: LakeNetChanges) -> bool:
-        """Link a file into the new state if none of its rows changes; return whether it was linked."""
+        """Link an old file into the new state if all of its rows stay; return whether that was possible."""
         base = self._manifest.shape(self._table, self._table.base.shape)
         rows = int(pq.read_metadata(path).num_rows)
         if rows < SMALL_ROWS or state_schema(base) != state_schema(self._shape):
@@ -306,20 +310,21 @@ class _StateWriter:
         self._rows += rows
         return True
 
-    def _add(self, parts: Iterable[pa.Table]) -> None:
+    def _add_rows(self, parts: Iterable[pa.Table]) -> None:
+        """Add rows to the open file; begin another file whenever it is full."""
         for part in parts:
             for batch in part.to_batches():
                 if self._writer is None or self._writer.rows >= FILE_ROWS:
-                    self._close()
-                    self._writer = self._open_next()
+                    self._close_file()
+                    self._writer = self._open_next_file()
                 self._writer.add(batch)
 
-    def _open_next(self) -> LakeFileWriter:
+    def _open_next_file(self) -> LakeFileWriter:
         path = self._into / f"part-{len(self._written):05d}-{self._manifest.offset}.parquet"
         self._written.append(path)
         return LakeFileWriter(path, state_schema(self._shape))
 
-    def _close(self) -> None:
+    def _close_file(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._rows += self._writer.rows
@@ -327,7 +332,7 @@ class _StateWriter:
 
 
 def release_fitting(target: ParquetFolder, manifest: LakeManifest) -> None:
-    """Let halted tables follow again if the rules for columns now fit, and request their states."""
+    """Let halted tables follow again if the rules for columns fit them now, and request a resync of each."""
     newest = manifest.newest_versions()
     halted = [manifest.tables[s.table_id] for s in newest if columns_of(s).misfit]
     dropped = dropped_columns(manifest.schemas.values())
@@ -346,7 +351,7 @@ def release_fitting(target: ParquetFolder, manifest: LakeManifest) -> None:
 
 
 def reload_state(target: ParquetFolder, manifest: LakeManifest, table_id: int, why: str, text_column: str = "") -> None:
-    """Read a table from the broker's full data, which is at least as new as the state, and commit it.
+    """Replace a table's state by one that is read from the broker's full data, and commit it.
 
     Changes after the snapshot's cut still wait for a refresh. Changes before it stay in the history and do not count
     for the new state.
@@ -375,7 +380,7 @@ def reload_state(target: ParquetFolder, manifest: LakeManifest, table_id: int, w
 def _open_recent_snapshot(
     snapshots: SnapshotClient, target: ParquetFolder, table: LakeTable, splits: int
 ) -> broker_pb2.Snapshot:
-    """Open a snapshot that is not older than the state: the broker may share one that is some seconds old."""
+    """Open a snapshot at least as new as the table's state: the broker may first return an older, shared one."""
     until = time.monotonic() + FRESH_WAIT_S
     while True:
         snapshot = snapshots.open(

@@ -39,7 +39,7 @@ def open_target(settings: Settings, name: str) -> Target:
 
 
 class ParquetTarget(TargetBase):
-    """Target `name` of the configuration."""
+    """A folder of Parquet files that is target `name` of the configuration."""
 
     capabilities = CAPABILITIES
 
@@ -121,6 +121,7 @@ class ParquetTarget(TargetBase):
         return self._set_paused("resume", table, "ACTIVE")
 
     def _set_paused(self, command: str, table: str | None, state: str) -> CommandResult:
+        """Pause or resume the target; return its tables with their new state."""
         tables = self._require_manifest().tables.values()
         if table is not None:
             find_named_table(table, [accepted_names(t.name) for t in tables], self.name)
@@ -139,6 +140,7 @@ class ParquetTarget(TargetBase):
         return CommandResult(table=meant, states=dict.fromkeys([t.name for t in chosen], "RESYNCING"))
 
     def _require_manifest(self) -> LakeManifest:
+        """Return the manifest. Raises an error if the lake was never loaded."""
         found = self._folder.read_manifest()
         if found is None:
             raise self._folder.not_loaded_error
@@ -146,14 +148,14 @@ class ParquetTarget(TargetBase):
 
 
 def accepted_names(qualified_name: str) -> tuple[str, ...]:
-    """Return the names that an operator may use for a table."""
+    """Return the names that an operator may use for a table: with and without its schema."""
     return qualified_name, qualified_name.partition(".")[2]
 
 
 def build_view(
     name: str, manifest: LakeManifest, *, place: str, paused: bool, resyncing: set[int], now_us: int
 ) -> TargetView:
-    """Return the state of a folder as `status` shows it."""
+    """Return the state of a folder, from its manifest, as `venus status` shows it."""
     notes = [f"{t.name} {t.note}" for t in manifest.tables.values() if t.note and not manifest.is_halted(t)]
     return TargetView(
         name=name,

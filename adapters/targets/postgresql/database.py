@@ -71,7 +71,7 @@ _SWITCHING = ("cutover", "switch")
 
 
 def open_database(settings: Settings, name: str, *, first_load: bool = False) -> PostgresDatabase:
-    """Return the target; it connects on first use."""
+    """Return PostgreSQL target `name` of the configuration; it connects on first use."""
     return PostgresDatabase(settings, name, first_load=first_load)
 
 
@@ -159,12 +159,14 @@ class PostgresDatabase(RelationalDatabase):
             session.run(sql.text("delete_all"))
 
     def adopt_columns(self, session: TargetSession, state: TableState, schema: TableSchema) -> None:
+        """Replace identities that an older version of VENUS has created by sequences."""
         placed = self.place(schema)
         for column in schema.columns if state.created else ():
             if is_counted(placed, column):  # an earlier version of VENUS made each of them an identity
                 session.run(no_identity(placed, column))
 
     def forget_values(self, session: TargetSession, placed: PlacedTable, column: str, *, is_own: bool) -> None:
+        """Drop a column that the target no longer gets; set it to NULL in a table that VENUS has not created."""
         if is_own:
             session.run(f"ALTER TABLE {placed.sql} DROP COLUMN {placed.column(column)}")
         else:
@@ -221,6 +223,7 @@ class PostgresDatabase(RelationalDatabase):
     # -- resync --------------------------------------------------------------------------------------------------------
 
     def is_version_missing(self, error: BaseException | None) -> bool:
+        """Return whether a side table could not be created because enums still lack labels."""
         return isinstance(error, LabelsMissing)
 
     def create_side_table(self, session: TargetSession, sql: RowSql) -> None:
@@ -303,6 +306,7 @@ class PostgresDatabase(RelationalDatabase):
 
 
 def _number_text(number: int | Sequence[int] | None) -> str:
+    """Return a number, or a sequence of numbers as an array, as SQL text."""
     if number is None:
         return "NULL"
     return "'{" + ",".join(map(_number_text, number)) + "}'" if isinstance(number, Sequence) else str(int(number))
@@ -321,7 +325,7 @@ def find_referred_table(session: TargetSession, refusal: Refusal) -> tuple[str, 
 
 
 def refuse_acting_foreign_keys(session: TargetSession, target: PostgresDatabase, tables: Sequence[TableState]) -> None:
-    """Refuse foreign keys with an action, which would change rows a second time without the replica role."""
+    """Raise Refused for foreign keys that have actions or are not deferrable, if the role may not disable them."""
     names = [f"{quote(t.namespace)}.{quote(t.name)}" for t in tables]
     found = session.rows(statement("dictionary", "acting_foreign_keys"), {"tables": names})
     if found:
@@ -377,6 +381,7 @@ def commit_one_by_one(
 
 
 def _commit_refusal(refusal: TargetError, table_ids: Sequence[int], where: str = "") -> RowsRefused:
+    """Return the error for a refusal at COMMIT, with the tables that may be at fault."""
     message = refusal.summary if isinstance(refusal, Refusal) else str(refusal)
     return RowsRefused(table_ids[0], f"refused at the COMMIT{where}: {message}", [], candidates=table_ids)
 

@@ -58,7 +58,7 @@ class PlacedTable:
         return self.rule.fold(name, self.schema.source_dialect)
 
     def place_sibling(self, other: TableSchema) -> PlacedTable:
-        """Return the place of another table of the same source."""
+        """Return another table of the same source with its names at the target."""
         dialect, rule = other.source_dialect, self.rule
         namespace, name = rule.namespace(other.namespace, dialect), rule.fold(other.name, dialect)
         return replace(self, schema=other, namespace=namespace, name=name)
@@ -122,12 +122,12 @@ class PlacedTable:
 
     @property
     def wire_columns(self) -> str:
-        """Every column in wire order."""
+        """Every column in wire order, as a quoted list for a statement."""
         return self.columns(c.name for c in self.schema.wire_columns)
 
     @property
     def key(self) -> str:
-        """The key's columns in key order."""
+        """The key's columns in key order, as a quoted list for a statement."""
         return self.columns(self.schema.key)
 
 
@@ -137,14 +137,14 @@ def shorten_name(name: str) -> str:
 
 
 def place_table(schema: TableSchema, settings: Settings, target: str) -> PlacedTable:
-    """Return the place of a table at a target."""
+    """Return a source table with its names at a target."""
     config = settings.targets[target]
     anywhere = PlacedTable(schema=schema, namespace="", name="", names=config.names, schema_of_all=config.schema_)
     return anywhere.place_sibling(schema)
 
 
 def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -> list[PlacedTable]:
-    """Place all tables except the heartbeat. Raises Refused with a line for each impossible name."""
+    """Return all tables but the heartbeat with their names at a target. Raises Refused with a line per bad name."""
     placed = [place_table(schema, settings, target) for schema in schemas if not schema.is_heartbeat]
     problems = [problem for one in placed for problem in _name_problems(one)]
     seen: dict[tuple[str, str], PlacedTable] = {}
@@ -172,6 +172,7 @@ def _type_problems(placed: Iterable[PlacedTable], taken: dict[tuple[str, str], s
 
 
 def _name_problems(placed: PlacedTable) -> list[str]:
+    """Return a line for each reason why PostgreSQL cannot have a table's names."""
     columns = [placed.fold(c.name) for c in placed.schema.columns]
     problems = []
     if len(placed.namespace.encode()) > POSTGRES_NAME_BYTES:

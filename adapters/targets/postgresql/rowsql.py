@@ -30,7 +30,7 @@ _ROWS_A_DESCENT = 8
 
 
 class RowSql:
-    """Statements for one table version."""
+    """SQL statements that change one target table, for one version of the table."""
 
     def __init__(self, placed: PlacedTable, group: str) -> None:
         schema = placed.schema
@@ -89,7 +89,7 @@ class RowSql:
 
     @cached_property
     def prepared_upsert(self) -> tuple[str, str]:
-        """The name and the upsert of one row for PREPARE. A different text gets a different name."""
+        """Name and text of the upsert of one row for PREPARE. A different text gets a different name."""
         values = ", ".join(f"${n}" for n in range(1, len(self.placed.schema.columns) + 1))
         text = self.text("upsert_values", values=f"({values})")
         return f"venus_upsert_{xxhash.xxh3_128_hexdigest(text.encode())}", text
@@ -101,7 +101,7 @@ def group_number(group: str) -> int:
 
 
 def keyed_statements(session: TargetSession, sql: RowSql, layout: Layout, rows: RowChanges) -> str:
-    """Return the deletes, then the upserts of rows. Raises Refusal for a value that no statement can contain."""
+    """Return statements that delete, then upsert rows by key. Raises Refusal if no statement can contain a value."""
     parts: list[str] = []
     if rows.is_deleted.any():
         gone = rows.where(rows.is_deleted)
@@ -115,7 +115,7 @@ def keyed_statements(session: TargetSession, sql: RowSql, layout: Layout, rows: 
 
 
 def upsert_text(session: TargetSession, sql: RowSql, layout: Layout, rows: RowChanges) -> str:
-    """Return `keyed_statements`, or for the upsert of a single row an EXECUTE, which a session plans only once."""
+    """Return statements for changes: an EXECUTE for one upsert, which is planned only once, else keyed statements."""
     name, text = sql.prepared_upsert
     is_new = name not in session.prepared
     if len(rows) != 1 or rows.is_deleted.any() or (is_new and len(session.prepared) >= PREPARED_MAX):
@@ -128,13 +128,14 @@ def upsert_text(session: TargetSession, sql: RowSql, layout: Layout, rows: RowCh
 
 
 def key_values(session: TargetSession, layout: Layout, record_ids: PackedBytes, more: tuple[int, ...] = ()) -> str:
-    """Return the keys as a list of row values."""
+    """Return keys as a list of SQL row values; each row ends with the numbers `more`."""
     columns = keys_to_columns(record_ids, layout)
     rows = [(*key, *more) for key in zip(*columns, strict=True)]
     return _row_values(session, rows)
 
 
 def _row_values(session: TargetSession, rows: list[tuple[object, ...]]) -> str:
+    """Return rows as a list of SQL row values."""
     one = "(" + ", ".join(["%s"] * len(rows[0])) + ")"
     return session.literal(", ".join([one] * len(rows)), [value for row in rows for value in row])
 
@@ -175,6 +176,7 @@ def full_rows_text(placed: PlacedTable, rows: FullRows, schema: TableSchema) -> 
 
 
 def _kept_columns(placed: PlacedTable, schema: TableSchema) -> list[Column]:
+    """Return the columns of `schema` that the target's table still has, in wire order."""
     numbers = {c.number for c in placed.schema.columns}
     return [c for c in schema.wire_columns if c.number in numbers]
 

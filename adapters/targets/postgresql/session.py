@@ -64,7 +64,7 @@ class CopyInput(Protocol):
 
 
 class CopyOutput(Protocol):
-    """Sink of bytes, piece by piece."""
+    """A sink to which COPY output is written piece by piece."""
 
     def write(self, data: bytes, /) -> int: ...
 
@@ -128,21 +128,21 @@ class TargetSession:
         return int(self._cursor.rowcount)
 
     def rows(self, text: str, params: Params = None) -> list[tuple[Any, ...]]:
-        """Execute and fetch everything; small results only."""
+        """Execute a query and return all its rows; for small results only."""
         self.run(text, params)
         return self._cursor.fetchall()
 
     def row(self, text: str, params: Params = None) -> tuple[Any, ...] | None:
-        """Execute and fetch the first row."""
+        """Execute a query and return its first row; None if there is none."""
         self.run(text, params)
         return self._cursor.fetchone()
 
     def copy_in(self, text: str, data: bytes) -> int:
-        """COPY in complete text lines."""
+        """COPY complete text lines into a table; return the number of rows."""
         return self.copy_from(text, io.BytesIO(data))
 
     def copy_from(self, text: str, lines: CopyInput) -> int:
-        """COPY in text lines while they are produced; an error of `lines` is raised as DatabaseUnavailable."""
+        """COPY text lines into a table while they are produced; an error of `lines` raises DatabaseUnavailable."""
         self._background.wait()
         self.busy_since = time.monotonic()
         try:
@@ -154,13 +154,13 @@ class TargetSession:
         return int(self._cursor.rowcount)
 
     def copy_out(self, text: str) -> bytes:
-        """COPY out into memory; small results only."""
+        """Return the output of a COPY ... TO statement; for small results only."""
         buffer = io.BytesIO()
         self.copy_to(text, buffer)
         return buffer.getvalue()
 
     def copy_to(self, text: str, into: CopyOutput) -> int:
-        """COPY out, piece by piece as it arrives."""
+        """Write the output of a COPY ... TO statement to `into`, piece by piece as it arrives."""
         self._background.wait()
         try:
             self._cursor.copy_expert(text, into)

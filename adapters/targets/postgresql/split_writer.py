@@ -73,17 +73,17 @@ class PostgresSplitWriter:
         return statement("own", name, own=OWN_SCHEMA)
 
     def commit_early(self) -> None:
-        """Commit; a crash of the server may lose the transaction."""
+        """Commit without waiting for the disk; a crash of the server may lose the transaction."""
         self.session.run("SET LOCAL synchronous_commit = off; COMMIT")
 
     def copy(self, placed: PlacedTable, schema: TableSchema, sections: Iterator[FullRows]) -> int:
-        """Write rows of one version, and return their number. Raises Refusal."""
+        """Write rows of version `schema`, and return their number. Raises Refusal."""
         lines = CopyLines(placed, schema, sections)
         lines.copy(self.session)
         return lines.rows
 
     def copy_changes(self, placed: PlacedTable, section: TableChanges, schema: TableSchema) -> None:
-        """Write rows. Raises Refusal."""
+        """Write the rows of a section of version `schema`. Raises Refusal."""
         copy_rows(self.session, placed.sql, placed, section, schema)
 
     def find_refused(
@@ -101,5 +101,5 @@ class PostgresSplitWriter:
 
 
 def open_split_writer(url: str | SecretStr, *, application: str, business: str, target: str) -> PostgresSplitWriter:
-    """Connect to the target."""
+    """Connect to the target, and return a writer of splits."""
     return PostgresSplitWriter(open_marked_session(url, application, business=business, target=target))

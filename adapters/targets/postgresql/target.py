@@ -46,6 +46,7 @@ class PostgresTargetReader(PostgresReader):
         super().__init__(self._own_session, self._table_names, self._own_session.copy_out)
 
     def _table_names(self, subject: Subject) -> PostgresTableNames:
+        """Return the quoted names and key casts with which a comparison queries a table."""
         placed = self.target.place(subject.schema)
         columns = subject.schema.wire_columns
         return PostgresTableNames(

@@ -42,7 +42,7 @@ ROUND_EVERY_S = 3600.0
 
 
 class QuarantineCleanup:
-    """Cleanup of the quarantine; its progress outlives a session with the target."""
+    """Periodic deletion of old decided changes from the quarantine; its progress outlives a session."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -51,7 +51,7 @@ class QuarantineCleanup:
         self._due: float | None = None
 
     def step(self, target: RelationalDatabase, session: RelationalSession) -> None:
-        """Clean up the next piece if it is due."""
+        """Delete old decided changes among the next rows of the quarantine if that is due."""
         now = self._monotonic()
         if self._due is not None and now < self._due:
             return
@@ -68,7 +68,7 @@ class QuarantineCleanup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyReport(FollowReport):
-    """Report of the apply loop."""
+    """Report of a relational target's apply loop to its caller."""
 
     circuit: str
     held: tuple[TableState, ...] = ()
@@ -107,7 +107,7 @@ class ApplyLoop(TargetCircuit):
 
     @property
     def goes_ahead(self) -> bool:
-        """Whether the session writes cuts before they are decided."""
+        """Whether the session writes cuts before the broker knows that the source has committed them."""
         return time.monotonic() >= self._ahead_from
 
     def back_off(self, reason: str) -> None:
@@ -116,7 +116,7 @@ class ApplyLoop(TargetCircuit):
         self._ahead_from = time.monotonic() + BACK_OFF_S
 
     def merge_whole(self, table_id: int) -> None:
-        """Merge every later cut of this table as a whole."""
+        """Merge every later cut of this table as a whole, instead of piece by piece."""
         logger.info("target %s: merging cuts of table %s as a whole from now on", self._target, table_id)
         self.whole.add(table_id)
 
@@ -210,9 +210,9 @@ DECISION_WAIT_S = 5.0
 
 
 class ApplyStream:
-    """One stream that begins at the target's applied offset. `ahead`: with increments that are not decided yet.
+    """One stream from the broker that begins at the applied offset. `ahead`: also increments not decided yet.
 
-    At most about `rows_max` changes wait here.
+    At most about `rows_max` changes wait in memory.
     """
 
     def __init__(
@@ -265,14 +265,14 @@ class ApplyStream:
     # -- reports to the broker -------------------------------------------------------------------------------------
 
     def report(self, catalogue: TargetCatalogue, *, waits: Sequence[TableCondition] = ()) -> None:
-        """Report the states of the tables and what they wait for."""
+        """Report the states of the tables, and the locks that they wait for, to the broker."""
         condition = catalogue.condition()
         figures = replace(condition.figures, rows=self.row_counts, counted_at_us=self.counted_at_us)
         tables = (*switch_conditions(self.switch), *waits, *condition.tables)
         self._subscriber.report(replace(condition, tables=tables, figures=figures))
 
     def report_switch(self, catalogue: TargetCatalogue, switch: str) -> None:
-        """Report what to do about an unfinished switch, if that has changed."""
+        """Report to the broker what to do about an unfinished switch of the application, if that has changed."""
         if switch != self.switch:
             self.switch = switch
             self.report(catalogue)
@@ -302,7 +302,7 @@ class ApplyStream:
         return cuts.has_complete or cuts.is_open_full(self._rows_max)
 
     def receive_rest(self, heard: float) -> float:
-        """Take the next increments; return when the last one arrived.
+        """Receive more increments of an open cut; return the time at which the last one arrived.
 
         Raises DecisionNeeded if the stream is silent for too long, because the open transaction holds locks.
         """

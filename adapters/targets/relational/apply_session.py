@@ -90,6 +90,7 @@ class ApplySession:
             return True
 
     def _follow(self) -> bool:
+        """Do the work of `run`, which handles the DDL that a target needs outside a transaction."""
         self._lock_target()
         self._reload()
         while apply_configuration(self._target, self._session, self._catalogue):
@@ -126,6 +127,7 @@ class ApplySession:
     # -- opening ---------------------------------------------------------------------------------------------------
 
     def _lock_target(self) -> None:
+        """Lock the target for this session, and log how foreign keys are treated."""
         self._defer = self._target.lock(self._session, self._loop.stop)
         self._loop.log_constraints(self._target.constraints_text(is_deferred=self._defer))
 
@@ -139,6 +141,7 @@ class ApplySession:
             self._opened.report(self._catalogue)
 
     def _subscribe(self) -> None:
+        """Open the stream, report the tables to the broker, and watch for lock waits."""
         log_start = self._open_stream()
         assert self._opened is not None
         self._save_rows_identity(self._opened.rows)
@@ -163,6 +166,7 @@ class ApplySession:
         return self._new_stream().open(self._catalogue)
 
     def _new_stream(self) -> ApplyStream:
+        """Replace the stream by a new one from the applied offset, and return it."""
         loop = self._loop
         self._opened = ApplyStream(
             self._target, self._catalogue, self._rows_max, ahead=loop.goes_ahead, bytes_max=loop.group_bytes_max
@@ -170,14 +174,14 @@ class ApplySession:
         return self._opened
 
     def _report_waits(self, found: list[TableCondition]) -> None:
-        """Report the locks that this session waits for. The watching thread calls this: the session is blocked."""
+        """Report the locks that this session waits for; the watching thread calls it, as the session is blocked."""
         self._stream.report(self._catalogue, waits=found)
         if found:
             error = "; ".join(f"{one.name} waits {one.reason}" for one in found)
             self._loop.report(self._catalogue.held_tables(), error=error, now=True)
 
     def _save_rows_identity(self, rows: RowsIdentity | None) -> None:
-        """Save the rows identity of the broker set that is read from the applied offset."""
+        """Store the rows identity of the broker's set beside the applied offset at the target."""
         if rows == self._catalogue.position.rows:
             return
         target, session = self._target, self._session
@@ -239,7 +243,7 @@ class ApplySession:
             return self._read_states_again(group)
 
     def _read_states_again(self, group: list[DeliveredCut]) -> bool:
-        """Read the states that a command has changed; put back the cuts not applied. Return False if they are lost."""
+        """Reload states that a command has changed; put back the unapplied cuts, or return False if they are lost."""
         self._reload()
         self._held.reset()
         offset = self._catalogue.position.offset
@@ -250,6 +254,7 @@ class ApplySession:
         return True
 
     def _apply_group(self, cuts: list[DeliveredCut]) -> None:
+        """Apply whole cuts in one transaction; after a refusal, apply each cut separately."""
         pieces = list_pieces(cuts)
         at_once = not self._loop.verdicts and not self._loop.is_first_load
         took, begun_us = Stopwatch.coarse(), tracing.step_time_us()
@@ -313,6 +318,7 @@ class ApplySession:
         return True
 
     def _transaction(self, start: int, whole: frozenset[int] | None = None) -> ApplyTransaction:
+        """Return a transaction that starts at this offset; `whole`: tables to merge as a whole, None = all."""
         return ApplyTransaction(
             self._target,
             self._session,
@@ -325,6 +331,7 @@ class ApplySession:
         )
 
     def _finish(self, transaction: ApplyTransaction, cut: DeliveredCut, rows: int) -> None:
+        """Commit a transaction together with the applied offset after `cut`."""
         last = cut.pieces[-1]
         transaction.finish(
             lambda: advance_text(self._target, self._session, self._catalogue, last, transaction.walk, transaction.rows)
@@ -335,6 +342,7 @@ class ApplySession:
         self._loop.verdicts.record_refusal(refused, quarantine=self._target.config.on_error == "quarantine")
 
     def _record_applied(self, cut: DeliveredCut, rows: int, *, reload: bool) -> None:
+        """Record a committed cut and acknowledge it; `reload`: it has changed VENUS's own tables."""
         self._loop.record_applied(cut.end, rows)
         self._catalogue.record_position(cut.end, cut.pieces[-1].epoch)
         if reload:
@@ -419,7 +427,7 @@ def run_apply(
     end: End | None = None,
     describe_switch: Callable[[], str] = lambda: "",
 ) -> None:
-    """Follow the broker until `stop` and retry after transient errors. Raises all others.
+    """Follow the broker until `stop` and retry after transient errors. Raises all other errors.
 
     `end` completes a first load: it returns the offset at which the load ends, or None while that is unknown.
     """

@@ -1,7 +1,7 @@
 """The apply loop's copy of VENUS's own tables at the target: positions, tables, schemas, parked keys, sweeps.
 
-Every command that changes one of them increments `control` in the same transaction. The loop's next transaction then
-finds that it is superseded, and the loop reads the copy again. So the check for changes needs no extra statement.
+Every command that changes one of these tables increments `control` in the same transaction. The loop's next transaction
+then finds that it is superseded, and the loop reads the copy again. So the check for changes needs no extra statement.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from venus.rpc.conditions import (
 
 
 class CatalogueOwner(Protocol):
-    """The target whose tables are copied (database.py)."""
+    """The target from which a catalogue copies VENUS's own tables (database.py)."""
 
     @property
     def description(self) -> str: ...
@@ -97,7 +97,7 @@ class TargetCatalogue:
         self.position = replace(self.position, rows=rows)
 
     def held_tables(self) -> list[TableState]:
-        """Return the tables that do not follow."""
+        """Return the tables that do not follow the stream."""
         return [t for t in self.tables.values() if t.state != ACTIVE]
 
     @property
@@ -107,7 +107,7 @@ class TargetCatalogue:
         return is_resyncing or any(t.state == CATCHUP for t in self.tables.values())
 
     def condition(self) -> AdapterCondition:
-        """Return the condition of this target for the broker."""
+        """Return the states of this target's tables and its figures, in the form in which the broker gets them."""
         tables: Collection[TableState] = self.tables.values()
         if self.position.loading:
             tables = [replace(t, state=LOADING) if t.state == ACTIVE else t for t in tables]
@@ -203,7 +203,7 @@ def build_condition(
     resyncing: Container[int],
     columns: Mapping[int, str],
 ) -> AdapterCondition:
-    """Return the condition of a target's tables."""
+    """Return the states of a target's tables in the form in which the broker gets them."""
     return AdapterCondition.of(
         (
             TableCondition(

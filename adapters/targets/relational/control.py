@@ -61,7 +61,7 @@ def open_control_session(target: RelationalDatabase) -> Iterator[RelationalSessi
 def command_transaction(
     target: RelationalDatabase, *, writes_rows: bool = False
 ) -> Iterator[tuple[RelationalSession, TargetPosition]]:
-    """Open a transaction that excludes the loop. `writes_rows` disables foreign keys and triggers if the role may."""
+    """Open a transaction that excludes the apply loop. `writes_rows`: without foreign keys and triggers, if allowed."""
     with open_control_session(target) as session:
         if not target.is_installed(session):
             raise target.not_loaded_error
@@ -235,7 +235,7 @@ def request_resync(settings: Settings, name: str, table: str) -> list[TableState
 
 
 def build_view(found: TargetProgress) -> TargetView:
-    """Return the progress of a target as the view of every target."""
+    """Return the progress of a relational target in the form that all kinds of targets share."""
     position = found.position
     if position is None:
         return TargetView(
@@ -249,6 +249,7 @@ def build_view(found: TargetProgress) -> TargetView:
 
 
 def _build_loaded_view(found: TargetProgress, position: TargetPosition) -> TargetView:
+    """Return the view of a target that has an applied offset."""
     heartbeat_us = moment_us(position.heartbeat_at)
     return TargetView(
         name=found.target,
@@ -326,7 +327,7 @@ def moment_us(moment: datetime | None) -> int:
 
 
 def list_quarantine(settings: Settings, name: str, *, everything: bool = False) -> list[QuarantineRow]:
-    """Return the waiting changes in order; `everything` adds the decided ones."""
+    """Return the changes that wait in quarantine, in order; `everything` adds those already decided."""
     target = open_database(settings, name)
     with open_control_session(target) as session:
         if not target.is_installed(session):
@@ -372,7 +373,7 @@ def skip_quarantine(settings: Settings, name: str, ids: Sequence[int], *, reason
 def _apply_and_resume(
     target: RelationalDatabase, session: RelationalSession, rows: list[QuarantineRow], concerned: set[int]
 ) -> RetryReport:
-    """Apply parked changes and let the halted tables among these read their changes again."""
+    """Apply the parked changes among `rows`, and let halted tables of `concerned` read their changes again."""
     applied, refused = 0, []
     schemas = {(s.table_id, s.version): s for s in target.read_schemas(session)}
     chains: dict[tuple[int, bytes], list[QuarantineRow]] = {}
@@ -399,7 +400,7 @@ def _apply_and_resume(
 def _apply_key(
     target: RelationalDatabase, session: RelationalSession, chain: list[QuarantineRow], schema: TableSchema
 ) -> str:
-    """Apply the net change of one key; return the target's refusal, or an empty text."""
+    """Apply the last of a key's parked changes; return the target's refusal, or an empty text."""
     last = chain[-1]
     rows = RowChanges(
         record_ids=PackedBytes.of([last.record_id]),
@@ -423,6 +424,7 @@ def _apply_key(
 def _read_quarantine(
     target: RelationalDatabase, session: RelationalSession, *, everything: bool = False
 ) -> list[QuarantineRow]:
+    """Return the changes that wait in quarantine; `everything` adds those already decided."""
     return [_parse_row(row) for row in target.read_own_rows(session, "list_quarantine", everything=everything)]
 
 
@@ -435,6 +437,7 @@ def _parse_row(row: tuple[Any, ...]) -> QuarantineRow:
 def _choose_rows(
     target: RelationalDatabase, session: RelationalSession, ids: Sequence[int], tables: Sequence[str]
 ) -> list[QuarantineRow]:
+    """Return the waiting changes with these ids or of these tables; all if neither is given. Raises Refused."""
     waiting = _read_quarantine(target, session)
     if missing := sorted(set(ids) - {q.id for q in waiting}):
         raise Refused(f"no change {', '.join(map(str, missing))} waits in quarantine", hint="venus quarantine list")

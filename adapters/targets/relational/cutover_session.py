@@ -35,7 +35,7 @@ _PAUSE_S = 0.1
 
 
 class RelationalCutover(ABC):
-    """One session of a cut-over."""
+    """One session of the cut-over of a relational target."""
 
     def __init__(self, target: RelationalDatabase, session: Any) -> None:
         self._target = target
@@ -179,6 +179,7 @@ class FollowerCutover(RelationalCutover):
         return []
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
+        """Do nothing: the foreign keys already act in the application's sessions."""
         return []
 
     def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
@@ -186,7 +187,7 @@ class FollowerCutover(RelationalCutover):
 
 
 class NumberedFollowerCutover(FollowerCutover):
-    """One session of a cut-over to a database that follows, whose counters are listed as its capture lists them."""
+    """One session of a cut-over to a database that follows and lists its counters as capture there does."""
 
     #: The dialect that captures this database.
     DIALECT: ClassVar[str]
@@ -256,5 +257,5 @@ class NumberedFollowerCutover(FollowerCutover):
 
 
 def _place_of(own: Numbering) -> tuple[str, str]:
-    """Return table and column of a counter, or an empty text and the name of a sequence of its own."""
+    """Return table and column of a counter; for a sequence without a column, an empty text and its name."""
     return (own.table, own.column) if own.table else ("", own.name)

@@ -83,7 +83,8 @@ class Closable(Protocol):
 class RelationalDatabase(OwnTables):
     """A database that is target `name` of the configuration.
 
-    Until its first load has ended it has neither a position nor tables that follow, except for `first_load` itself.
+    Until the first load of a target has ended, the target counts as never loaded, except for an object with
+    `first_load`.
     """
 
     # -- sessions ------------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ class RelationalDatabase(OwnTables):
         """Disable foreign keys and triggers for this session if the user may; return whether they are disabled."""
 
     def refuse_acting_foreign_keys(self, session: OwnSession, tables: Sequence[TableState]) -> None:
-        """Refuse foreign keys that would change rows a second time."""
+        """Raise Refused for foreign keys that would change rows a second time, or cannot be deferred."""
 
     def watch_lock_waits(
         self,
@@ -135,14 +136,14 @@ class RelationalDatabase(OwnTables):
 
     @abstractmethod
     def place(self, schema: TableSchema) -> TablePlace:
-        """Return the place of a table at this target."""
+        """Return a source table with its names at this target."""
 
     @abstractmethod
     def row_sql(self, schema: TableSchema) -> TableSql:
         """Return the statements for a table version."""
 
     def start_recording(self, session: OwnSession, sql: OwnSql, *, is_recording: bool) -> None:
-        """Begin to record changed keys, within a transaction. `is_recording`: for another purpose already.
+        """Begin to record keys of changed rows, in a transaction. `is_recording`: another purpose records them already.
 
         Raises DdlNeeded.
         """
@@ -225,14 +226,14 @@ class RelationalDatabase(OwnTables):
     # -- refusals ------------------------------------------------------------------------------------------------------
 
     def check_deferred(self, session: OwnSession) -> None:
-        """Make deferred constraints act. Raises Refusal."""
+        """Check deferred constraints now, before COMMIT. Raises Refusal."""
 
     def commit_one_by_one(self, session: OwnSession, catalogue: TargetCatalogue, written: Sequence[int]) -> None:
         """Commit so that a refusal names the table at fault. Raises RowsRefused."""
         session.run("COMMIT")
 
     def find_refused_table(self, session: OwnSession, catalogue: TargetCatalogue, refusal: TargetError) -> int | None:
-        """Return the table that a refusal concerns. May roll back."""
+        """Return the table that a refusal concerns; None if unknown. May roll back the transaction."""
         if not isinstance(refusal, Refusal):
             return None
         by_name = {(t.namespace, t.name): t.table_id for t in catalogue.tables.values()}
@@ -267,7 +268,10 @@ class RelationalDatabase(OwnTables):
         sql: OwnSql,
         evolve: Callable[[], None],
     ) -> tuple[int, int]:
-        """Replace key and rows; return how many rows were removed and added. Raises TargetError."""
+        """Give the table the key and the rows of its side table; return how many rows were removed and added.
+
+        Raises TargetError.
+        """
 
     # -- load ----------------------------------------------------------------------------------------------------------
 
@@ -281,7 +285,7 @@ class RelationalDatabase(OwnTables):
 
     @abstractmethod
     def place_all(self, schemas: Sequence[TableSchema]) -> Sequence[OwnPlace]:
-        """Place all tables except the heartbeat. Raises Refused with a line for each impossible name."""
+        """Return all tables but the heartbeat with their names. Raises Refused with a line for each impossible name."""
 
     def prepare_load(self, session: OwnSession, placed: Sequence[OwnPlace]) -> None:
         """Run the DDL that a load needs, before its transaction."""
@@ -305,7 +309,7 @@ class RelationalDatabase(OwnTables):
 
     @abstractmethod
     def finish_table(self, session: OwnSession, placed: OwnPlace) -> None:
-        """Add the key after the rows, unless it exists."""
+        """Add the primary key after the rows, unless it exists."""
 
     @abstractmethod
     def finish_tables(
@@ -315,7 +319,7 @@ class RelationalDatabase(OwnTables):
 
     @abstractmethod
     def list_left_out(self, placed: Sequence[OwnPlace]) -> list[str]:
-        """Return the objects that the target does not get, one line each."""
+        """Return the source's objects that the target does not get, one line each."""
 
     @abstractmethod
     def read_load_progress(self, session: OwnSession, load_id: str) -> tuple[int, int, int]:
@@ -333,6 +337,8 @@ class RelationalDatabase(OwnTables):
 
 
 class _DatabaseModule(Protocol):
+    """The module `database` of a kind of relational target."""
+
     def open_database(self, settings: Settings, name: str, *, first_load: bool = False) -> RelationalDatabase: ...
 
 

@@ -40,7 +40,7 @@ Report = Callable[[LoadProgress], None]
 
 
 def committed_end(target: RelationalDatabase) -> FillEnd:
-    """Return a `FillEnd` that is known now: the end of all that the broker has committed."""
+    """Return a function that returns a fixed end of the load: the end of all that the broker has committed."""
     with AdminClient(target.broker) as admin:
         found = [b for b in admin.status(target.business).businesses if b.business == target.business]
     offset = found[0].next_offset if found else 0
@@ -90,7 +90,7 @@ def _stop_at_snapshot(
 
 
 def _end_at(offset: int, end: FillEnd) -> FillEnd:
-    """Return a fixed end; an error of `end` still ends the load early."""
+    """Return a function that returns `offset` as the end; an error of `end` still ends the load early."""
     return lambda: offset if end() is not None else None
 
 
@@ -129,6 +129,7 @@ def _follow(target: RelationalDatabase, end: FillEnd, report: Report, before: in
 def _finish(
     target: RelationalDatabase, session: RelationalSession, totals: dict[int, RowTotals], report: Report, began: float
 ) -> LoadReport:
+    """Add keys, compare row counts, add indexes and constraints, then mark the first load as ended."""
     # the last transaction makes all of this durable, because it comes later in the WAL
     target.relax_commits(session)
     schemas = {(s.table_id, s.version): s for s in target.read_schemas(session)}
@@ -173,7 +174,7 @@ def _check_counts(
 ) -> None:
     """Compare the number of rows in each table with the broker's at the same cut. Raises UnequalRowCount.
 
-    As in a load after the read, only this shows whether another session has written to a table since the load began.
+    Only this comparison shows whether another session has written to a table since the load began.
     """
     if target.config.on_existing == "append":
         return
@@ -191,7 +192,7 @@ def _check_counts(
 
 
 def _is_ready(target: RelationalDatabase, session: RelationalSession, state: TableState, placed: TablePlace) -> bool:
-    """Return whether there is a table to finish: a refused table may be missing, or belong to the user."""
+    """Return whether a table can be finished: a refused table may be missing, or belong to the user."""
     return (state.created or state.state == ACTIVE) and target.has_table(session, placed)
 
 

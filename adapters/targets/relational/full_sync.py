@@ -78,6 +78,7 @@ def watch_progress(target: RelationalDatabase, load_id: str, tell: Callable[[int
 def _poll_progress(
     target: RelationalDatabase, load_id: str, tell: Callable[[int, int], None], stop: threading.Event
 ) -> None:
+    """Report the progress of a load repeatedly until `stop`, with an own connection."""
     if stop.wait(LOOK_S):
         return  # the block has ended already: not worth a connection
     rows = 0
@@ -134,6 +135,7 @@ def full_sync(
 
 
 def _runner_chooser(settings: Settings, runner: Runner | None, choose: RunnerChooser | None) -> RunnerChooser:
+    """Return a function that chooses the runner: the given one, the choice of `choose`, or local processes."""
     if runner is not None:
         return lambda _: runner
     return choose or (lambda rows: LocalRunner.for_rows(settings.apply.load_workers, rows))
@@ -163,6 +165,7 @@ class _Load:
         self._resumed = 0
 
     def run(self, *, empty_meanwhile: bool) -> LoadReport | None:
+        """Load the target unless it can follow; None if first_load.py continues this load from the stream."""
         try:
             position = self._target.read_position(self._session)
             if position is not None:
@@ -189,7 +192,7 @@ class _Load:
         return any(table.state == HALTED for table in self._target.read_tables(self._session))
 
     def _announce(self, note: str) -> None:
-        """Report whether an interrupted load continues or begins again."""
+        """Log and report a note about the load, such as that it continues or begins again."""
         logger.info("target %s: %s", self._target.name, note)
         self._report(LoadProgress(phase="planning", note=note))
 
@@ -220,6 +223,7 @@ class _Load:
         return None
 
     def _load(self, *, fresh: bool) -> LoadReport | None:
+        """Load by the stored plan, or by a new one if there is none or if `fresh`."""
         self._report(LoadProgress(phase="planning"))
         planner = LoadPlanner(self._target, self._session, self._snapshots)
         kept = None if fresh else planner.read_plan()
@@ -256,6 +260,7 @@ class _Load:
     # -- the splits ------------------------------------------------------------------------------------------------
 
     def _build_tasks(self, plan: LoadPlan) -> list[SplitTask]:
+        """Return a task for each split of the plan's tables."""
         target = self._target
         return [
             SplitTask(
@@ -278,6 +283,7 @@ class _Load:
         ]
 
     def _load_splits(self, plan: LoadPlan, *, resumes: bool) -> list[SplitResult]:
+        """Load the splits that are not loaded yet; return the results of all splits."""
         kept = self._target.read_own_rows(self._session, "manifest", load_id=plan.load_id)
         done = {
             split: SplitResult(
@@ -304,6 +310,7 @@ class _Load:
         return [done[t.split_no] for t in tasks]
 
     def _run(self, runner: Runner, tasks: list[SplitTask]) -> Iterator[tuple[SplitResult, ...]]:
+        """Run tasks by the runner, small ones in groups; yield the results as they arrive."""
         if not self._target.loads_in_parallel:
             for group in group_small_splits(tasks):
                 yield from runner.run(load_splits, [group])
@@ -313,6 +320,7 @@ class _Load:
             yield from ((result,) for result in runner.run(load_split, tasks))
 
     def _report_rows(self, plan: LoadPlan, rows: int, splits: int) -> None:
+        """Report how many rows and splits are loaded."""
         self._report(
             LoadProgress(
                 phase="loading",
@@ -326,6 +334,7 @@ class _Load:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _finish(self, plan: LoadPlan, results: list[SplitResult]) -> LoadReport | None:
+        """Check row counts, add keys (and constraints unless the plan overlaps), and set the applied offset."""
         target, session = self._target, self._session
         # the last transaction makes all of this durable, because it comes later in the WAL
         target.relax_commits(session)
@@ -392,7 +401,7 @@ class _Load:
             )
 
     def _register(self, plan: LoadPlan) -> None:
-        """Register the group before the snapshot is closed, so that the broker keeps the increments after the cut."""
+        """Register the group at the broker before the snapshot closes, so that increments after the cut are kept."""
         subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1 << 16)
         try:
             subscriber.open(plan.snapshot.offset, 0, rows=reports.rows_identity(plan.snapshot))
@@ -401,7 +410,7 @@ class _Load:
             subscriber.close()
 
     def _set_states(self, plan: LoadPlan, parked: dict[int, int]) -> None:
-        """Set the applied offset. After that the target can follow, at first only for the rest of the first read."""
+        """Set the applied offset to the snapshot's cut; mark the load as done unless the source is still being read."""
         target, session, snapshot = self._target, self._session, plan.snapshot
         target.run_own(
             session,

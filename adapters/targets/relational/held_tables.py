@@ -82,7 +82,7 @@ class CatchUp:
         self._subscriber.close()
 
     def step(self, catalogue: TargetCatalogue, *, defer_constraints: bool) -> bool:
-        """Apply the next cuts, or join the stream; return whether the catalogue must be read again."""
+        """Apply the table's next cuts, or let it join the stream; return whether the catalogue must be read again."""
         applied = catalogue.position.offset
         if self._held_from > applied:
             return False  # a resync brought a later cut, which the stream has not reached yet
@@ -99,6 +99,7 @@ class CatchUp:
         return False
 
     def _read(self, position: TargetPosition) -> None:
+        """Read increments of the table from the broker, up to the limit of a transaction."""
         applied = position.offset
         if not self._opened:
             self._subscriber.open(self._held_from, 0, [self.table_id], rows=position.rows, rows_at=applied)
@@ -126,6 +127,7 @@ class CatchUp:
         defer_constraints: bool = False,
         whole: frozenset[int] | None = None,
     ) -> ApplyTransaction:
+        """Return a transaction that applies changes to this table only."""
         target, session, only = self._target, self._session, self.table_id
         return ApplyTransaction(
             target,
@@ -139,6 +141,7 @@ class CatchUp:
         )
 
     def _apply(self, catalogue: TargetCatalogue, cuts: list[DeliveredCut], *, defer_constraints: bool) -> bool:
+        """Apply whole cuts to the table, and move `held_from`; return whether the catalogue must be read again."""
         verdicts = Verdicts()
         end = cuts[-1].end
         changed = False
@@ -217,6 +220,7 @@ class CatchUp:
         return None
 
     def _set_held_text(self, end: int, *, halted: bool) -> str:
+        """Return the statement that moves `held_from` to `end`; one without effect if the table has halted."""
         if halted:
             return "SELECT 1"
         return self._target.own_text(self._session, "set_held", table_id=self.table_id, held_from=end)
@@ -245,7 +249,7 @@ class CatchUp:
 
 
 class HeldTables:
-    """The held tables of one apply session. `stopped` returns whether the process is stopping."""
+    """The tables of one apply session that do not follow the stream. `stopped`: whether the process is stopping."""
 
     def __init__(self, target: RelationalDatabase, stopped: Callable[[], bool]) -> None:
         self._target = target
@@ -345,6 +349,7 @@ class HeldTables:
 
 
 def _trimmed_tables(catalogue: TargetCatalogue, log_start: int) -> list[TableState]:
+    """Return the held tables that need offsets below the queue's start."""
     return [t for t in catalogue.held_tables() if t.held_from is not None and t.held_from < log_start]
 
 

@@ -33,7 +33,7 @@ class UnequalRowCount(TargetError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """The plan of one load."""
+    """Plan of a full load: its snapshot, and the tables with their versions and row filters."""
 
     load_id: str
     snapshot: broker_pb2.Snapshot
@@ -60,7 +60,7 @@ class LoadPlan:
 
 
 class LoadPlanner:
-    """Makes plans, and reads the stored plan."""
+    """Planner of full loads; also reads the plan that is stored at the target."""
 
     def __init__(self, target: RelationalDatabase, session: RelationalSession, snapshots: SnapshotClient) -> None:
         self._target = target
@@ -124,6 +124,7 @@ class LoadPlanner:
         )
 
     def make_plan(self, *, overlaps: bool) -> LoadPlan:
+        """Open a snapshot, create the tables, and store a new plan. `overlaps`: the source is still being read."""
         workers = self._target.settings.apply.load_workers
         snapshot = self._snapshots.open(
             self._target.business, splits=workers * SPLITS_PER_WORKER, holder=f"load of {self._target.group}"

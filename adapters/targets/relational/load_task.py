@@ -60,15 +60,15 @@ class SplitWriter(Protocol):
         ...
 
     def commit_early(self) -> None:
-        """Commit; a crash of the server may lose the transaction."""
+        """Commit without waiting for the disk; a crash of the server may lose the transaction."""
         ...
 
     def copy(self, placed: Any, schema: TableSchema, sections: Iterator[FullRows]) -> int:
-        """Write rows of one version, and return their number. Raises Refusal."""
+        """Write rows of version `schema`, and return their number. Raises Refusal."""
         ...
 
     def copy_changes(self, placed: Any, section: TableChanges, schema: TableSchema) -> None:
-        """Write rows. Raises Refusal."""
+        """Write the rows of a section of version `schema`. Raises Refusal."""
         ...
 
     def find_refused(self, placed: Any, schema: TableSchema, rows: RowChanges, limit: int) -> list[RefusedChange]:
@@ -81,6 +81,8 @@ class SplitWriter(Protocol):
 
 
 class _LoaderModule(Protocol):
+    """The module `split_writer` of a kind of target."""
+
     def open_split_writer(
         self, url: str | SecretStr, *, application: str, business: str, target: str
     ) -> SplitWriter: ...
@@ -109,7 +111,7 @@ class SplitTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitResult:
-    """Result of a split."""
+    """Result of loading a split: its rows that were loaded, parked, or outside of the row filter."""
 
     split_no: int
     table_id: int
@@ -194,6 +196,7 @@ class _SplitLoad:
         return self._attempt(self._copy_by_section)
 
     def _attempt(self, copy: Callable[[Iterator[Chunk]], None]) -> SplitResult:
+        """Load the split in one transaction by `copy`, unless an earlier attempt has loaded it."""
         self._session.run("BEGIN")
         if self._run_own("claim_split", table_id=self._table_id, attempt=f"{socket.gethostname()}/{os.getpid()}") == 0:
             rows, parked, outside, digest = self._session.rows(self._writer.own_sql("loaded_split"), self._params())[0]
@@ -220,14 +223,17 @@ class _SplitLoad:
         return int(self._task.placed.schema.table_id)
 
     def _params(self, **more: object) -> dict[str, object]:
+        """Return the parameters of a statement of own.sql, with `more` added."""
         task = self._task
         own = {"load_id": task.load_id, "split": task.split_no, "group": task.group, "business": task.business}
         return own | more
 
     def _run_own(self, block: str, **more: object) -> int:
+        """Run a statement of own.sql; return its row count."""
         return self._session.run(self._writer.own_sql(block), self._params(**more))
 
     def _result(self, rows: int, parked: int, outside: int, digest: str, *, already: bool) -> SplitResult:
+        """Return the result of this split; `already`: an earlier attempt has loaded it."""
         return SplitResult(
             split_no=self._task.split_no,
             table_id=self._table_id,
@@ -285,6 +291,7 @@ class _SplitLoad:
             self._copy_section(rows)
 
     def _copy_section(self, full: FullRows) -> None:
+        """Copy one section; rows that the target refuses go to quarantine."""
         schema = self._schemas[full.schema_version]
         self._session.run("SAVEPOINT venus")
         try:
@@ -321,6 +328,7 @@ class _SplitLoad:
         self._rows += len(good)
 
     def _park(self, rows: RowChanges, suspects: dict[bytes, RefusedChange], schema: TableSchema) -> None:
+        """Store refused rows in quarantine."""
         values = zip(rows.record_ids.split(), rows.rows.split(), key_texts(rows, Layout.of(schema)), strict=True)
         for record_id, row, key in values:
             first = suspects[record_id]

@@ -25,7 +25,7 @@ REPEAT_S = 300.0
 
 
 class TargetLockWait(Protocol):
-    """A lock on a table (empty: on a row) that sessions wait for, with its holder as text."""
+    """A lock that sessions wait for: its table (empty for a lock on a row), and its holder as text."""
 
     @property
     def table(self) -> str: ...
@@ -64,6 +64,7 @@ class _WaitReporter:
         self.reported: list[TableCondition] = []
 
     def report(self, found: list[TableCondition]) -> None:
+        """Log and report lock waits if they have changed, or if the last report is old."""
         if found == self.reported and time.monotonic() < self._again_at:
             return
         self.reported, self._again_at = found, time.monotonic() + REPEAT_S
@@ -130,6 +131,7 @@ class LockWaitMonitor:
         self._ended.set()
 
     def _run(self) -> None:
+        """Look for waits while a statement runs for long, and report their end, until closed."""
         while not self._ended.wait(LOOK_S):
             since = self._session.busy_since
             if since is not None and time.monotonic() - since >= LOOK_S:
@@ -139,6 +141,7 @@ class LockWaitMonitor:
                 self._reporter.report([])
 
     def _check(self) -> None:
+        """Report the locks for which the target's sessions wait at present."""
         session = self._target.connect("report_waits")
         try:
             self._reporter.report(self._target.find_lock_waits(session, self._states()))

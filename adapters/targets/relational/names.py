@@ -33,12 +33,13 @@ def shorten_chars(name: str, chars_max: int) -> str:
 
 
 def _digest(name: str) -> str:
+    """Return a short hash of a name, which replaces the end of a shortened name."""
     return hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresNames:
-    """How the PostgreSQL side of a pair converts the other side's names: `names` and `schema` in `[targets.X]`."""
+    """Rule by which a PostgreSQL database converts names of another one: `names` and `schema` in `[targets.X]`."""
 
     names: str = "auto"
     #: The configured schema of all tables; empty = the schema of each table at the source.

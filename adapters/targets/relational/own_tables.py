@@ -66,7 +66,8 @@ class TablePlace(Protocol):
 class OwnTables(ConfiguredTarget, ABC):
     """VENUS's own tables at target `name` of the configuration.
 
-    Until its first load has ended it has neither a position nor tables that follow, except for `first_load` itself.
+    Until the first load of a target has ended, the target counts as never loaded, except for an object with
+    `first_load`.
     """
 
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
@@ -173,7 +174,7 @@ class OwnTables(ConfiguredTarget, ABC):
         created: bool,
         predicate: str = "",
     ) -> None:
-        """Register a table with its counters at zero."""
+        """Register a table at the target in VENUS's own tables, with its counters at zero."""
         self.run_own(
             session,
             "put_table",
@@ -191,7 +192,7 @@ class OwnTables(ConfiguredTarget, ABC):
     def put_halted(
         self, session: RelationalSession, placed: TablePlace, offset: int, reason: str, predicate: str = ""
     ) -> None:
-        """Register a table that cannot, or must not, be created."""
+        """Register a table that cannot, or must not, be created, as halted."""
         self.put_table(session, placed, HALTED, offset, created=False, predicate=predicate)
         self.set_state(session, placed.schema.table_id, HALTED, held_from=offset, reason=reason)
 
@@ -211,6 +212,7 @@ class StoredMicroseconds(OwnTables):
     """VENUS's own tables of a kind that stores times as microseconds since 1970, and runs no scripts."""
 
     def read_own_rows(self, session: RelationalSession, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        """Run a query of own.sql; return stored times as datetimes."""
         if name == "clear_quarantine":
             return [self._clear_quarantine(session, **params)]
         found = super().read_own_rows(session, name, **params)
@@ -220,6 +222,7 @@ class StoredMicroseconds(OwnTables):
         return [tuple(to_moment(v) if n in moments else v for n, v in enumerate(row)) for row in found]
 
     def _clear_quarantine(self, session: RelationalSession, **params: Any) -> tuple[int | None, int]:
+        """Delete old decided changes among the next rows of the quarantine; return the last id and their number."""
         ((last,),) = super().read_own_rows(session, "last_of_piece", **params)
         return last, self.run_own(session, "clear_quarantine", last=last, **params) if last is not None else 0
 

@@ -35,7 +35,7 @@ from venus.model import ChangeKind, TableSchema
 
 @dataclass(slots=True)
 class TableChangeCounts:
-    """Numbers of changes of one table."""
+    """Numbers of changes of one table: applied, quarantined, skipped or held."""
 
     applied: int = 0
     quarantined: int = 0
@@ -91,7 +91,7 @@ BEHIND = "behind an earlier change of its key"
 
 
 class QuarantineWriter:
-    """The quarantine within one transaction."""
+    """Writer of refused and waiting changes to the quarantine, within one transaction."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class QuarantineWriter:
     def park_waiting(
         self, rows: RowChanges, piece: CutPiece, schema: TableSchema, *, catching_up: bool
     ) -> tuple[RowChanges, RowChanges | None]:
-        """Park the changes that have to wait; return the changes to apply, and the parked ones."""
+        """Put changes that must wait for a refused one into quarantine; return the remaining and the parked changes."""
         table_id = schema.table_id
         skipped = self._catalogue.skipped.get(table_id)
         if skipped and catching_up:
@@ -134,16 +134,16 @@ class QuarantineWriter:
         suspects, parked = self._verdicts.suspects.get(table_id, {}), self._catalogue.parked.get(table_id, {})
         since = self._emptied.get(table_id, LOADED)
 
-        def first_of(record_id: bytes) -> int | None:
+        def first_waiting_offset(record_id: bytes) -> int | None:
             first = parked.get(record_id)
             if first is None and (suspect := suspects.get(record_id)) is not None:
                 first = suspect.offset
             return first if first is not None and first >= since else None
 
-        return first_of
+        return first_waiting_offset
 
     def _drop_skipped(self, rows: RowChanges, skipped: set[tuple[bytes, int]], table_id: int) -> RowChanges:
-        """Return the changes that no operator has skipped; count the others."""
+        """Return the changes that no operator has skipped, and count the skipped ones."""
         pairs = zip(rows.record_ids.split(), rows.offsets.tolist(), strict=True)
         keep = np.fromiter((pair not in skipped for pair in pairs), dtype=np.bool_, count=len(rows))
         self._counts.for_table(table_id).skipped += int((~keep).sum())
@@ -160,7 +160,7 @@ class QuarantineWriter:
             self._store(rows.where(mask), piece, schema, HALTED)
 
     def on_truncate(self, table_id: int, offset: int) -> None:
-        """Settle the changes that waited before a TRUNCATE at `offset`, because it removes their rows."""
+        """Mark changes that waited before a TRUNCATE at `offset` as superseded, because it removes their rows."""
         self._emptied[table_id] = offset
         if not self._catalogue.parked.get(table_id):
             return
@@ -170,6 +170,7 @@ class QuarantineWriter:
         self._catalogue.parked.pop(table_id)
 
     def _store(self, rows: RowChanges, piece: CutPiece, schema: TableSchema, state: str) -> None:
+        """Write changes to the quarantine, each with its refusal or the note that it waits."""
         suspects = self._verdicts.suspects.get(schema.table_id, {})
         record_ids, messages = rows.record_ids.split(), rows.rows.split()
         values = zip(

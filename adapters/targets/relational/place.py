@@ -61,12 +61,12 @@ class RelationalPlace(ABC):
 
     @property
     def key(self) -> str:
-        """The key's columns in key order."""
+        """The key's columns in key order, as a quoted list for a statement."""
         return self.columns(self.schema.key)
 
     @property
     def wire_columns(self) -> str:
-        """Every column in wire order."""
+        """Every column in wire order, as a quoted list for a statement."""
         return self.columns(c.name for c in self.schema.wire_columns)
 
 
@@ -76,7 +76,7 @@ class UnfitValue(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStep:
-    """Statements and remarks for the target. `refused`: why the step is impossible; empty = it is possible."""
+    """How a table gets to another version: statements, and remarks. `refused`: why it cannot; empty = it can."""
 
     statements: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ def join_steps(parts: Iterable[VersionStep]) -> VersionStep:
 
 
 def only_new_columns(step: VersionStep, adds: str) -> VersionStep:
-    """Return the step for a table of the application, which gets new columns and is not altered otherwise.
+    """Return the step, or a refusal if it does more than add columns: VENUS alters no table of the application.
 
     `adds`: the text by which a statement that adds a column is recognised.
     """
@@ -136,9 +136,10 @@ Placed = TypeVar("Placed", bound=RelationalPlace)
 def refuse_clashes(
     placed: Sequence[Placed], find_problems: Callable[[Placed], Iterable[str]], target: str, product: str
 ) -> list[Placed]:
-    """Return the places. Raises Refused with a line for each impossible name or column.
+    """Return the tables. Raises Refused with a line for each impossible name or column.
 
-    `product` is the database for messages. It ignores the case of names, or may be moved to a server that does.
+    `product` is the database's name in messages. Names that differ only in case clash: the database ignores case, or
+    may be moved to a server that does.
     """
     problems = [problem for one in placed for problem in (*_name_problems(one, product), *find_problems(one))]
     seen: dict[str, Placed] = {}
@@ -154,6 +155,7 @@ def refuse_clashes(
 
 
 def _name_problems(placed: RelationalPlace, product: str) -> list[str]:
+    """Return a line for each reason why a table's names are impossible at the target."""
     columns = [placed.fold(c.name).lower() for c in placed.schema.columns]
     problems = [
         f"{placed.schema.qualified_name}: two columns would be called {c}: {product} ignore their case"

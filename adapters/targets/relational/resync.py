@@ -89,6 +89,7 @@ class SideLoad(threading.Thread):
             self.error = error
 
     def _load(self, session: RelationalSession, snapshots: SnapshotClient) -> None:
+        """Load the table's rows from a snapshot that is not older than the record of changed keys."""
         table_id, lost = self._sql.placed.schema.table_id, 0
         while not self._stop_asked.is_set():
             holder = f"resync of {self._sql.placed.qualified_name} at {self._target.group}"
@@ -108,6 +109,7 @@ class SideLoad(threading.Thread):
             self._stop_asked.wait(_RETRY_S)  # the full data lags behind this target
 
     def _copy(self, session: RelationalSession, snapshots: SnapshotClient, snapshot: broker_pb2.Snapshot) -> None:
+        """Copy the table's rows of a snapshot into a new side table."""
         table_id = self._sql.placed.schema.table_id
         known = [schemas_codec.from_wire(wire) for wire in snapshot.schemas if wire.table_id == table_id]
         if not known:
@@ -180,6 +182,7 @@ class Resyncs:
         return changed
 
     def _make_load(self, catalogue: TargetCatalogue, state: TableState, recorded_from: int) -> SideLoad:
+        """Return a thread that loads the side table of this table, with the configured rules for columns."""
         target, table_id = self._target, state.table_id
         columns = configured_columns(target, catalogue).get(table_id, TableColumns())
         project = partial(target.columns.project_as, catalogue.newest_schema(table_id), columns)
@@ -187,6 +190,7 @@ class Resyncs:
         return SideLoad(target, sql, recorded_from, project, state.predicate, catalogue.position.rows)
 
     def _transaction(self, session: RelationalSession, catalogue: TargetCatalogue, table_id: int) -> ApplyTransaction:
+        """Return a transaction that changes this table only and leaves the applied offset unchanged."""
         return ApplyTransaction(
             self._target,
             session,
@@ -212,6 +216,7 @@ class Resyncs:
             session.run("COMMIT")
 
     def _check_load(self, session: RelationalSession, catalogue: TargetCatalogue, state: TableState) -> bool:
+        """End a resync that has failed, or whose cut the stream has reached; return whether it has ended."""
         load = self._loads[state.table_id]
         if load.is_alive():
             return False
@@ -240,6 +245,7 @@ class Resyncs:
     def _replace(
         self, session: RelationalSession, catalogue: TargetCatalogue, state: TableState, cut: int, schema: TableSchema
     ) -> None:
+        """Replace a table's rows by its side table, and end the resync, in one transaction."""
         transaction = self._transaction(session, catalogue, state.table_id)
         transaction.begin()
         if state.state == ACTIVE and state.reason.startswith(RESYNC_FAILED):

@@ -85,6 +85,7 @@ class RowDatabase(RelationalDatabase):
         return self._replace_rows(session, sql, cut)
 
     def _replace_rows(self, session: OwnSession, sql: OwnSql, cut: int) -> tuple[int, int]:
+        """Make rows not changed after `cut` equal to the side table; return how many were removed and added."""
         removed, replaced = (session.run(sql.text(b, offset=str(cut))) for b in ("resync_delete", "resync_replace"))
         inserted = session.write_rows(sql.text("resync_insert", offset=str(cut)))
         return removed, inserted - replaced
@@ -134,7 +135,7 @@ class RowDatabase(RelationalDatabase):
             raise Refused("\n".join(found), hint=HINT)
 
     def finish_table(self, session: OwnSession, placed: OwnPlace) -> None:
-        """Do nothing: the table was created with its key."""
+        """Do nothing, because the table was created with its key."""
 
     def list_left_out(self, placed: Sequence[OwnPlace]) -> list[str]:
         return list_left_out(placed)
@@ -159,7 +160,7 @@ class RowDatabase(RelationalDatabase):
 
     @abstractmethod
     def examine(self, session: OwnSession, schemas: Sequence[TableSchema]) -> TargetFitness:
-        """Examine the target. Raises Refused if names or keys do not fit."""
+        """Return facts about the target, and the obstacles to a load. Raises Refused if names or keys do not fit."""
 
     def check(self, schemas: Sequence[TableSchema]) -> list[Finding]:
         """Check that the target is reachable and can have these tables; an unreachable one is a finding."""

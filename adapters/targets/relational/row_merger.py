@@ -49,6 +49,7 @@ class StatementMerger:
     # -- from memory -----------------------------------------------------------------------------------------------
 
     def _write(self, pending: PendingChanges, rows: RowChanges) -> None:
+        """Write changes from memory, as inserts if all are new, else by replacing rows. Raises RowsRefused."""
         net = net_changes(rows)
         self._record_keys(pending, net)
         if rows.has_only_new and self._try(partial(self._insert, pending, net)) is None:
@@ -65,13 +66,14 @@ class StatementMerger:
         self._insert(pending, rows.where(~rows.is_deleted))
 
     def _insert(self, pending: PendingChanges, rows: RowChanges) -> None:
+        """Insert rows. Raises Refusal if the table does not accept all of them."""
         if len(rows):
             schema, statements = pending.layout.schema, self._statements
             written = statements.insert_rows(self._session, pending.sql, schema, rows.record_ids, rows.rows)
             require_all(written, len(rows))
 
     def _try(self, write: partial[None]) -> Refusal | None:
-        """Write, or change nothing and return the refusal."""
+        """Run `write` under a savepoint; if the target refuses it, undo it and return the refusal."""
         self._session.run("SAVEPOINT venus")
         try:
             write()
@@ -98,6 +100,7 @@ class StatementMerger:
         return self._try(partial(self._insert, pending, rows))
 
     def _record_keys(self, pending: PendingChanges, rows: RowChanges) -> None:
+        """Record the keys of these rows if the changed keys of their table are being recorded."""
         if self._catalogue.is_recording(pending.table_id):
             keys, offset = rows.record_ids, pending.last_offset
             self._statements.record_keys(self._session, pending.sql, pending.layout, keys, offset)
@@ -105,6 +108,7 @@ class StatementMerger:
     # -- through temporary tables ------------------------------------------------------------------------------------
 
     def _stage(self, pending: PendingChanges, rows: RowChanges) -> None:
+        """Add changes to the temporary staging tables. Raises RowsRefused."""
         session, statements, sql = self._session, self._statements, pending.sql
         for stage, columns in ((sql.stage, {}), (sql.key_stage, {"columns": sql.placed.key})):
             if stage not in session.temporary:

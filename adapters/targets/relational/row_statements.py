@@ -32,7 +32,7 @@ class RowSession(RelationalSession, Protocol):
 
 
 class TableStatements(ABC):
-    """Statements for one table version. `columns` are those of its schema, which may be an older version.
+    """SQL statements for a table version; `columns` are those of its schema, which may be an older version.
 
     `home` is the quoted prefix of VENUS's own tables beside the table.
     """

@@ -100,6 +100,7 @@ class SessionReader:
         return read_parked_rows(self._target, self._session, subject)
 
     def _place(self, subject: Subject) -> Any:
+        """Return the compared table with its names at the target."""
         return self._target.place(subject.schema)
 
 

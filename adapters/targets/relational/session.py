@@ -45,7 +45,7 @@ class Superseded(TargetError):
 
 
 class DdlNeeded(Exception):
-    """DDL has to run before a transaction, which it would end. The caller rolls back, calls `run`, begins again."""
+    """DDL has to run before a transaction, which it would end. The caller rolls back, calls `run`, then tries again."""
 
     def __init__(self, what: str, run: Callable[[], None]) -> None:
         super().__init__(what)
@@ -72,11 +72,11 @@ class RelationalSession(Protocol):
         ...
 
     def rows(self, text: str, params: Params = None) -> list[tuple[Any, ...]]:
-        """Execute and fetch everything; small results only."""
+        """Execute a query and return all its rows; for small results only."""
         ...
 
     def row(self, text: str, params: Params = None) -> tuple[Any, ...] | None:
-        """Execute and fetch the first row."""
+        """Execute a query and return its first row; None if there is none."""
         ...
 
     def literal(self, text: str, params: Params) -> str:
@@ -147,4 +147,5 @@ class BackgroundWork:
             self._executor.shutdown()
 
     def _on_start(self) -> None:
+        """Remember the thread, so that `wait` recognises a call from within the work."""
         self._worker = threading.get_ident()

@@ -30,7 +30,10 @@ TIDY_TIMEOUT_MS = 1_000
 
 
 class RelationalSide(ABC):
-    """One of the two databases; `target` is its role as a target, while it follows."""
+    """A relational database as one of the two between which the application can switch.
+
+    `target` is its role as a target, while it follows the other database.
+    """
 
     def __init__(self, target: RelationalDatabase, session: Any) -> None:
         self.name = target.name
@@ -47,7 +50,7 @@ class RelationalSide(ABC):
 
     @abstractmethod
     def read_capture(self, tables: Seq[TableSchema]) -> tuple[SourceState, Seq[str]]:
-        """Within a seal, return the checkpoint, and the tables with changes that capture has not read."""
+        """In the transaction of `seal`, return the checkpoint and the tables with changes that capture has not read."""
 
     @property
     @abstractmethod
@@ -64,7 +67,7 @@ class RelationalSide(ABC):
 
     @abstractmethod
     def plan_own_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
-        """Plan the handover of tables that have the names of this database."""
+        """Plan the handover of capture; `tables` have the names of this database."""
 
     @abstractmethod
     def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:
@@ -135,7 +138,7 @@ class RelationalSide(ABC):
         return self.find_objects_beside(own, self.rename_tables(others, own))
 
     def rename_tables(self, names: Collection[str], tables: Seq[TableSchema]) -> Collection[str]:
-        """Return qualified names of other tables than `tables` in the form of this database."""
+        """Return qualified table names of the other database in the form of this one."""
         return names
 
     def read_start(self) -> FollowStart:
@@ -181,7 +184,7 @@ class RelationalSide(ABC):
 
 
 def rename_table(schema: TableSchema, placed: TablePlace) -> TableSchema:
-    """Return a version with the names of its place. Pure."""
+    """Return a table version with the names that the table has at the target. Pure."""
     return replace(
         schema,
         namespace=placed.namespace,
@@ -192,7 +195,7 @@ def rename_table(schema: TableSchema, placed: TablePlace) -> TableSchema:
 
 
 def parse_record(row: Seq[Any] | None) -> SideRecord | None:
-    """Return the record of a database; None if it has none."""
+    """Return the record of a database's role from its row; None if there is no row."""
     if row is None:
         return None
     business, name, peer, state, switch, offset, changed_at = row
@@ -208,7 +211,7 @@ def parse_record(row: Seq[Any] | None) -> SideRecord | None:
 
 
 def put_record(session: RelationalSession, text: str, record: SideRecord) -> None:
-    """Store the record with this statement."""
+    """Store the record of a database's role by the statement `text`."""
     values = {
         "business": record.business,
         "name": record.name,
@@ -221,7 +224,7 @@ def put_record(session: RelationalSession, text: str, record: SideRecord) -> Non
 
 
 def fenced_error(name: str) -> Fenced:
-    """Return the error for a capture that has begun in a later epoch."""
+    """Return the error for another process that has begun to capture in a later epoch."""
     return Fenced(f"{name}: another process has begun to capture", hint="run the command again")
 
 

@@ -31,7 +31,7 @@ class StatementSplitWriter:
         self.session.run("COMMIT")
 
     def copy(self, placed: RelationalPlace, schema: TableSchema, sections: Iterator[FullRows]) -> int:
-        """Write rows of one version, and return their number. Raises Refusal."""
+        """Write rows of version `schema`, and return their number. Raises Refusal."""
         rows = 0
         for section in sections:
             self.copy_changes(placed, section.changes, schema)
@@ -39,7 +39,7 @@ class StatementSplitWriter:
         return rows
 
     def copy_changes(self, placed: RelationalPlace, section: TableChanges, schema: TableSchema) -> None:
-        """Write rows. Raises Refusal."""
+        """Write the rows of a section of version `schema`. Raises Refusal."""
         if section.count:
             insert, sql = self._statements.insert_rows, self._statements.row_sql(placed, "")
             require_all(insert(self.session, sql, schema, section.record_ids, section.rows), section.count)
@@ -51,6 +51,7 @@ class StatementSplitWriter:
         insert, sql = self._statements.insert_rows, self._statements.row_sql(replace(placed, schema=schema), "")
 
         def probe(part: RowChanges) -> Refusal | None:
+            """Insert these rows under a savepoint; if the target refuses one, undo that and return the refusal."""
             self.session.run("SAVEPOINT venus_probe")
             try:
                 require_all(insert(self.session, sql, schema, part.record_ids, part.rows), len(part))

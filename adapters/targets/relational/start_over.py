@@ -5,7 +5,7 @@ applied offset then moves to the cut of a snapshot. Every table keeps its old ro
 equal to the full data (`resync.py`). The changes after the cut are held for it. All of this is one transaction, so a
 restarted process continues with the resyncs.
 
-This is automatic where the broker merely lost increments. If the broker has another history or other rows, the target
+This is automatic if the broker merely lost increments. If the broker has another history or other rows, the target
 follows only after an operator's request: `venus resync --all`.
 
 A predicate that was changed in the configuration also leads to resyncs (SREM 2), and so does a changed rule for
@@ -74,7 +74,7 @@ def start_over(
 
 
 def is_allowed(error: Diverged, catalogue: TargetCatalogue, there: RowsIdentity | None) -> bool:
-    """Return whether the target may follow the full data. Pure.
+    """Return whether a diverged target may start over from the full data. Pure.
 
     Without an operator's request, rows that the upstream merely no longer selects must not disappear from the target.
     """
@@ -86,7 +86,7 @@ def is_allowed(error: Diverged, catalogue: TargetCatalogue, there: RowsIdentity 
 
 
 class _StartOver:
-    """Transaction that moves the applied offset."""
+    """Transaction that moves the applied offset to the cut of a snapshot."""
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class _StartOver:
         self._recording = KeyRecording(target, session, catalogue)
 
     def run(self, error: Diverged) -> None:
+        """Move the applied offset, and request the resync of every table, unless a command came first."""
         target, session, before = self._target, self._session, self._catalogue.position
         found = session.row(f"BEGIN; {target.own_text(session, 'hold_position')}")
         if found != (before.offset, before.control):
@@ -144,7 +145,7 @@ class _StartOver:
 
     @property
     def _held_from(self) -> int:
-        """The offset from which a table lacks changes; never one that stands for another change in the new queue."""
+        """Offset from which a table lacks changes; 0 if the new queue has another change at that offset."""
         offset = self._catalogue.position.offset
         return offset if offset < self._snapshot.offset else 0
 
@@ -153,6 +154,7 @@ class _StartOver:
         return f"{STARTING_OVER} from offset {self._catalogue.position.offset} on are gone from the queue"
 
     def _received_schemas(self) -> list[TableSchema]:
+        """Return the table versions of the snapshot as the target gets them, in order."""
         every = [schemas_codec.from_wire(wire) for wire in self._snapshot.schemas]
         received = list(self._catalogue.schemas.values())
         found = [self._target.columns.project_received(received, schema, every) for schema in every]

@@ -53,7 +53,7 @@ class SteppedDatabase(RowDatabase):
     def plan(
         self, session: OwnSession, catalogue: TargetCatalogue, schema: TableSchema, *, has_begun: bool, rekeying: bool
     ) -> VersionStep:
-        """Return the step to a version. `has_begun`: its statements were run before, perhaps not all of them.
+        """Return the step of a table to a version. `has_begun`: some of its statements may have run already.
 
         `rekeying`: all rows are replaced, so that the names of the key may change.
         """
@@ -90,6 +90,7 @@ class SteppedDatabase(RowDatabase):
         self.put_schema(session, schema)
 
     def create_stream_table(self, session: OwnSession, schema: TableSchema, offset: int) -> None:
+        """Register a table that is new in the stream. Raises DdlNeeded if it has to be created first."""
         placed = self.place(schema)
         predicate = predicate_text(self.config.where, schema.qualified_name)
         is_own = (schema.table_id, created_intent(placed)) in self.read_intents(session)
@@ -126,6 +127,7 @@ class SteppedDatabase(RowDatabase):
     def plan_step(
         self, session: OwnSession, catalogue: TargetCatalogue, schema: TableSchema, *, rekeying: bool = False
     ) -> VersionStep:
+        """Return the step from a table's current version to this one. Raises DdlNeeded if the step has statements."""
         step = self._plan(session, catalogue, schema, rekeying=rekeying)
         if step.statements and not step.refused:
             raise DdlNeeded(
@@ -137,6 +139,7 @@ class SteppedDatabase(RowDatabase):
     def _plan(
         self, session: OwnSession, catalogue: TargetCatalogue, schema: TableSchema, *, rekeying: bool
     ) -> VersionStep:
+        """Return the step of a table to a version; a refusal if its names are impossible at the target."""
         try:
             self.place_all([schema])
         except Refused as refused:
@@ -176,6 +179,7 @@ class SteppedDatabase(RowDatabase):
     # -- keys of changed rows ------------------------------------------------------------------------------------------
 
     def start_recording(self, session: OwnSession, sql: OwnSql, *, is_recording: bool) -> None:
+        """Begin with an empty record of changed keys, unless another purpose records them already."""
         if not is_recording:
             self.forget_recorded(session, sql)
 
@@ -187,6 +191,7 @@ class SteppedDatabase(RowDatabase):
         session.run(sql.text("forget_touched"))
 
     def _make_touched(self, session: OwnSession, sql: OwnSql) -> None:
+        """Create the table of recorded keys, in place of an older one."""
         session.run(sql.text("drop_touched"))
         session.run(sql.text("create_touched"))
 
@@ -197,6 +202,7 @@ class SteppedDatabase(RowDatabase):
     # -- load ----------------------------------------------------------------------------------------------------------
 
     def prepare_load(self, session: OwnSession, placed: Sequence[OwnPlace]) -> None:
+        """Create the tables that a load needs, in place of VENUS's own tables with other columns."""
         known = {t.name: t for t in self.read_tables(session)}
         intents = self.read_intents(session)
         begun = [one for one in placed if (one.schema.table_id, created_intent(one)) in intents]
@@ -214,6 +220,7 @@ class SteppedDatabase(RowDatabase):
     def make_tables(
         self, session: OwnSession, placed: Sequence[OwnPlace], before: Mapping[tuple[str, str], TableState]
     ) -> set[int]:
+        """Empty the tables of a load; return those that VENUS has created."""
         intents = self.read_intents(session)
         created: set[int] = set()
         for one in placed:

@@ -103,12 +103,14 @@ class RelationalTarget(TargetBase):
         return replace(self._command_result(meant), waits_for=waits_for)
 
     def _resolve_table(self, table: str | None) -> list[str]:
+        """Return the one table that an operator has named, as a list; an empty list for the whole target."""
         if table is None:
             return []
         states = control.read_table_states(self._settings, self.name)
         return [find_named_table(table, [accepted_names(t) for t in states], self.name)]
 
     def _command_result(self, meant: list[str]) -> CommandResult:
+        """Return the result of a command with the present states of the tables."""
         states = control.read_table_states(self._settings, self.name)
         return CommandResult(table=meant[0] if meant else None, states={t.source_name: t.state for t in states})
 
@@ -222,6 +224,7 @@ def read_reached_offset(target: RelationalDatabase, session: RelationalSession, 
 
 
 def _pause_reason(target: RelationalDatabase, session: RelationalSession) -> str:
+    """Return why the target applies nothing: it was cut over, or is paused."""
     since = format_mark_time(target.read_mark(session))
     return f"the target was cut over at {since}" if since else "the target is paused"
 

@@ -94,7 +94,7 @@ class ApplyTransaction:
         return bool(self._verdicts) or self._schemas.changed or self.recording.changed or self.rows is not None
 
     def begin(self) -> None:
-        """Begin, and lock the applied offset. Raises Superseded if the state of the target has changed."""
+        """Begin the transaction and lock the applied offset. Raises Superseded if the target's state has changed."""
         defer = "SET CONSTRAINTS ALL DEFERRED; " if self._defer else ""
         text = f"BEGIN; {defer}{self._target.own_text(self._session, 'hold_position')}"
         found = self._session.row(text)
@@ -105,7 +105,7 @@ class ApplyTransaction:
             self._halt(table_id, reason)
 
     def add(self, piece: CutPiece) -> None:
-        """Add the next increment."""
+        """Add the next increment: its table versions, changes and markers."""
         for schema in piece.batch.schemas:
             self._add_schema(schema)
         self.rows = piece.rows or self.rows
@@ -125,7 +125,7 @@ class ApplyTransaction:
         self._writer.flush()
 
     def finish(self, end: Callable[[], str]) -> None:
-        """Write everything, run `end`'s statement, commit. Raises CommitRefused, or with `one_by_one` RowsRefused."""
+        """Write everything, run the statement that `end` returns, commit. Raises CommitRefused or RowsRefused."""
         self.flush()
         if self._verdicts.one_by_one:
             self._session.run("; ".join([*self._counts.statements(self._target, self._session), end()]))
@@ -143,7 +143,7 @@ class ApplyTransaction:
     # -- schema changes, before the rows ---------------------------------------------------------------------------
 
     def _add_schema(self, schema: TableSchema) -> None:
-        """Add a table version that an increment describes."""
+        """Store a table version that an increment describes, and bring the table to it."""
         schema = self._schemas.store(schema)
         if self._only is not None or schema.is_heartbeat or schema.table_id in self._halted:
             return
@@ -155,7 +155,7 @@ class ApplyTransaction:
             self._evolve(schema)
 
     def _refuse_unfit(self, schema: TableSchema) -> None:
-        """Refuse a version that the rules for columns do not fit, or that lacks a column of the table's predicate."""
+        """Raise RowsRefused if the rules for columns, or the table's predicate, do not fit a version of a table."""
         if reason := self._target.columns.reason_to_halt(schema):
             raise RowsRefused(schema.table_id, reason, [])
         found, state = self._catalogue, self._catalogue.tables[schema.table_id]
@@ -181,6 +181,7 @@ class ApplyTransaction:
             )
 
     def _evolve(self, schema: TableSchema) -> None:
+        """Write the earlier changes of a table, then bring the table to this version."""
         if schema.types:  # other tables may use a renamed label, too
             self._writer.flush()
         self._writer.flush_table(schema.table_id)
@@ -197,6 +198,7 @@ class ApplyTransaction:
         return self._catalogue.tables[table_id].schema_version
 
     def _add_section(self, role: SectionRole, section: TableChanges, offset: int, piece: CutPiece) -> None:
+        """Write, hold or count a section of changes, or apply its marker or new version, as its role demands."""
         schema = self._catalogue.schema(section.table_id, section.schema_version)
         if role is HELD:
             self._hold(section, offset, piece, schema)
@@ -213,7 +215,7 @@ class ApplyTransaction:
             self._apply_marker(section, offset)
 
     def _hold(self, section: TableChanges, offset: int, piece: CutPiece, schema: TableSchema) -> None:
-        """Leave a section to the table's catch-up."""
+        """Leave a section to the table's catch-up, and count its changes as held."""
         if section.table_id in self._halted:
             self._parking.store_refused(section, offset, piece, schema)
         if self._only is None:  # otherwise the section already counts as held
@@ -238,6 +240,7 @@ class ApplyTransaction:
     # -- refusals of the target ------------------------------------------------------------------------------------
 
     def _halt(self, table_id: int, reason: str) -> None:
+        """Halt a table at this transaction's start, and name the remedy in its reason."""
         state = self._catalogue.tables[table_id]
         dependants = self._catalogue.referring_tables(table_id)
         if dependants:
@@ -250,6 +253,7 @@ class ApplyTransaction:
         logger.error("table %s is halted at offset %s: %s", state.source_name, self._start, reason)
 
     def _check_constraints(self) -> None:
+        """Check deferred constraints before COMMIT. Raises RowsRefused for the table at fault."""
         try:
             self._target.check_deferred(self._session)
         except Refusal as refusal:
@@ -278,12 +282,13 @@ class KeyRecording:
         self._store(table_id, purpose, -1)
 
     def _store(self, table_id: int, purpose: str, offset: int) -> None:
+        """Store the offset from which keys are recorded for a purpose; -1 = the recording is requested."""
         self._target.run_own(self._session, "put_sweep", table_id=table_id, purpose=purpose, offset=offset)
         self._catalogue.sweeps.setdefault(table_id, {})[purpose] = offset
         self.changed = True
 
     def stop(self, table_id: int, purpose: str, sql: TableSql) -> None:
-        """End the recording for one purpose; the last one to end drops the table of keys."""
+        """End the recording for one purpose; when no purpose is left, forget the recorded keys."""
         self._target.run_own(self._session, "end_sweep", table_id=table_id, purpose=purpose)
         self._catalogue.sweeps.get(table_id, {}).pop(purpose, None)
         if not self._catalogue.is_recording(table_id):
@@ -292,7 +297,7 @@ class KeyRecording:
 
 
 class Markers:
-    """Executor of the markers of one transaction."""
+    """Executor of the markers of one transaction, which concern a whole table: TRUNCATE, sweep begin, sweep end."""
 
     def __init__(
         self,
@@ -307,7 +312,7 @@ class Markers:
         self._recording = recording
 
     def truncate(self, table_id: int, sql: TableSql) -> None:
-        """Empty the table."""
+        """Empty the table, because the source's table was emptied by TRUNCATE."""
         self._restart_resync(table_id)
         with halt_on_refusal(self._session, table_id):
             self._target.truncate(self._session, sql)
@@ -383,5 +388,6 @@ class SchemaChanges:
         self._reload_tables()
 
     def _reload_tables(self) -> None:
+        """Read the states of the tables again."""
         self._catalogue.tables = {t.table_id: t for t in self._target.read_tables(self._session)}
         self.changed = True

@@ -76,7 +76,7 @@ def run_or_halt(session: RelationalSession, table_id: int, text: str) -> None:
 
 @dataclass(slots=True)
 class Verdicts:
-    """The verdicts on one group of cuts."""
+    """Verdicts on the refused rows of one group of cuts: tables that halt, and changes for the quarantine."""
 
     #: The reasons why tables halt, by table.
     halts: dict[int, str] = field(default_factory=dict)

@@ -47,7 +47,7 @@ class RowWriter:
     """Writer of changes to the tables that follow.
 
     With `catching_up` it leaves out the changes that operators have skipped. `whole` lists the tables whose cuts must
-    not be merged piece by piece; None means all tables. `changed_keys` remembers the changes during a first load.
+    not be merged piece by piece; None means all tables. `changed_keys` remembers the keys of changes in a first load.
     """
 
     def __init__(

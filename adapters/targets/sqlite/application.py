@@ -1,9 +1,9 @@
-"""Tables of the application in a SQLite file that follows another database (`@source`), beside VENUS's own tables.
+"""The application's tables in its former SQLite file, which is now a target (`@source`).
 
-A column has the affinity of the application's choice, which converts some values silently, and one of several
-spellings. So VENUS reads each row back as capture does, in the same transaction, and refuses a value that differs from
-the one sent. Two keys that are equal in a collation are different rows in other databases, so keys are compared
-exactly.
+SQLite converts some values silently to the affinity that the application chose for a column. Some values, such as
+times, have several spellings. So VENUS reads each row back as capture does, in the same transaction, and refuses a
+value that differs from the one sent. Two keys that are equal in a collation are different rows in other databases, so
+keys are compared exactly.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OTHER_VALUE = "the old database would store another value in column"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerAccess(TableAccess):
-    """The reader of a table's rows as canonical text."""
+    """The rules that read the rows of a table of the application as canonical text."""
 
     VALUE_ERROR = SqliteValueError
 
@@ -58,7 +58,7 @@ class FollowerAccess(TableAccess):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationTable:
-    """A table of the application: its description by capture, and the declarations of its columns."""
+    """A table of the application: how capture describes it, and the declarations of its columns."""
 
     table: SqliteTable
     #: The declared types, by the names of all columns.
@@ -72,28 +72,28 @@ class ApplicationTable:
     spellings: dict[str, Spelling] = field(default_factory=dict)
 
     def column(self, name: str) -> str:
-        """Return the name of a column as its table spells it."""
+        """Return a column's name in the spelling of its table; empty if the table lacks it."""
         return next((own for own in self.declared if own.lower() == name.lower()), "")
 
     def define(self, column: str) -> str:
-        """Return the definition of a column with the same affinity, for a table of VENUS."""
+        """Return the definition of a column for a table of VENUS, with the same affinity and default."""
         default = f" DEFAULT ({self.defaults[column]})" if column in self.defaults else ""
         return f"{quote(column)} {self.declared[column]}{default}"
 
     @property
     def has_exact_key(self) -> bool:
-        """Whether a comparison by `=` distinguishes all keys."""
+        """Whether `=` never considers two different keys as equal."""
         return all(k.exact for k in self.table.key)
 
     def same_key(self, left: str, right: str, column: str) -> str:
-        """Return the condition that two values of a column of the key are identical; `=` lets an index find them."""
+        """Return the condition that two values of a key column are identical; its `=` lets SQLite use an index."""
         key = next((k for k in self.table.key if k.name == column), None)
         exactly = "" if key is None or key.exact else f" AND {identity_condition(left, right, key)}"
         return f"{left} = {right}{exactly}"
 
 
 class SqliteApplicationTables:
-    """The tables of a file as its dictionary describes them, read when they are first needed."""
+    """The application's tables as the file's dictionary describes them; the dictionary is read at the first use."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
@@ -115,15 +115,15 @@ class SqliteApplicationTables:
     def read_all(self) -> list[ApplicationTable]:
         """Return the application's tables as they are now."""
         with closing(self._connect()) as connection, read_transaction(connection, "the old database"):
-            self._use(_read_tables(connection))
+            self._set_tables(_read_tables(connection))
         return list(self._tables.values())
 
     def read_again(self, session: SqliteSession) -> None:
-        """Read the tables as the session's transaction has changed them."""
-        self._use(_read_tables(session.connection))
+        """Read the dictionary again over this session, which sees the DDL of its open transaction."""
+        self._set_tables(_read_tables(session.connection))
 
-    def _use(self, found: dict[str, ApplicationTable]) -> None:
-        """Use these tables; keep the known spellings."""
+    def _set_tables(self, found: dict[str, ApplicationTable]) -> None:
+        """Replace the known tables by these; keep the spellings that were found before."""
         for name, before in self._tables.items():
             if name in found:
                 found[name].spellings.update(before.spellings)
@@ -132,7 +132,7 @@ class SqliteApplicationTables:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def access(self, placed: SqlitePlacedTable, schema: TableSchema) -> FollowerAccess:
-        """Return the reader of a table's rows as canonical text, with these columns."""
+        """Return the rules that read the columns of `schema` from a table as canonical text."""
         table, layout = self.require(placed.name), Layout.of(schema)
         return FollowerAccess(
             layout=layout,
@@ -141,7 +141,7 @@ class SqliteApplicationTables:
         )
 
     def read_spelling(self, session: SqliteSession, table: ApplicationTable, column: Column) -> ColumnSpelling:
-        """Find the spelling of a column from all of its values."""
+        """Find out from all values of a column in which spelling it stores them, for example times with a `T`."""
         name = table.column(column.name)
         spellings = list_spellings(column.type.kind, table.declared[name])
         read = _find_rule(table, column, in_key=False).canonical_text
@@ -150,6 +150,7 @@ class SqliteApplicationTables:
         )
 
         def values() -> Iterator[tuple[Any, Value]]:
+            """Yield each stored value of the column with its canonical text."""
             for rows in session.stream(query, None, _PIECE_ROWS):
                 for (stored,) in rows:
                     with suppress(SqliteValueError):  # such a value halts its table in capture, and never comes back
@@ -160,7 +161,7 @@ class SqliteApplicationTables:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def writer(self, session: SqliteSession, placed: SqlitePlacedTable, column: Column) -> Spelling:
-        """Return the function that writes canonical texts for a column."""
+        """Return the function that converts a canonical text to the spelling of this column."""
         table = self.require(placed.name)
         name = table.column(column.name)
         if not name:
@@ -170,7 +171,7 @@ class SqliteApplicationTables:
         return table.spellings[name]
 
     def _read_spellings(self, session: SqliteSession, table: ApplicationTable, schema: TableSchema) -> None:
-        """Read the spellings of all columns: the first change may delete the only row that shows one."""
+        """Find the spellings of all columns now, because the first change may delete the only row that shows one."""
         for column in schema.columns:
             name = table.column(column.name)
             if name and name not in table.spellings:
@@ -209,16 +210,17 @@ class SqliteApplicationTables:
 
 
 def _read_tables(connection: sqlite3.Connection) -> dict[str, ApplicationTable]:
+    """Read the application's tables from the dictionary, by their names."""
     dictionary, columns = SqliteDictionary(connection), defaultdict(list)
     for table, *row in connection.execute(dialect_statement("dictionary", "columns")):
         columns[table].append(row)
     texts = dict(connection.execute(dialect_statement("dictionary", "table_sql")).fetchall())
     names = read_table_names(connection)[0]
-    return {name: _describe(dictionary.read_table(name), columns[name], texts[name]) for name in names}
+    return {name: _build_table(dictionary.read_table(name), columns[name], texts[name]) for name in names}
 
 
-def _describe(table: SqliteTable, columns: list[list[Any]], text: str) -> ApplicationTable:
-    """Return a table from rows of the dictionary: (cid, name, type, notnull, default, pk, hidden)."""
+def _build_table(table: SqliteTable, columns: list[list[Any]], text: str) -> ApplicationTable:
+    """Build the description of a table from the dictionary's rows: (cid, name, type, notnull, default, pk, hidden)."""
     alias = {c.name for c in table.schema.columns if c.identity}
     return ApplicationTable(
         table=table,
@@ -231,7 +233,7 @@ def _describe(table: SqliteTable, columns: list[list[Any]], text: str) -> Applic
 
 
 def _find_rule(table: ApplicationTable, column: Column, *, in_key: bool) -> SqliteValueRule:
-    """Return the rule that reads a column: by its declared type, or by the stream's type if it has none."""
+    """Return the rule that reads a column, by its declared type or, if it has none, by its type in the stream."""
     name = table.column(column.name)
     if not name:
         raise TargetError(f"{table.table.schema.name} has no column {column.name} in the old database")
@@ -242,6 +244,7 @@ def _find_rule(table: ApplicationTable, column: Column, *, in_key: bool) -> Sqli
 
 
 def _read_texts(access: FollowerAccess, column: int, stored: Sequence[Any]) -> list[Value]:
+    """Return stored values of a column as canonical text. Raises Refusal if one cannot be read."""
     try:
         return list(access.canonical_texts(column, stored))
     except SqliteValueError as unfit:

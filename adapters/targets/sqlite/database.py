@@ -52,21 +52,23 @@ def open_database(settings: Settings, name: str, *, first_load: bool = False) ->
 
 
 class _WaitReporter:
-    """Reports that a session waits for the write lock; the session calls it while it waits."""
+    """Reporter of a session's waits for the write lock; the session calls it while it waits."""
 
     def __init__(self, session: SqliteSession, tell: Callable[[list[TableCondition]], None]) -> None:
         self._session, self._tell = session, tell
         session.on_wait = self._report
 
     def _report(self, holder: str) -> None:
-        self._tell([_condition(self._session, holder)] if holder else [])
+        """Report a wait for this holder of the lock; an empty text means that the wait has ended."""
+        self._tell([_lock_condition(self._session, holder)] if holder else [])
 
     def close(self) -> None:
         """Stop reporting."""
         self._session.on_wait = lambda _: None
 
 
-def _condition(session: SqliteSession, holder: str) -> TableCondition:
+def _lock_condition(session: SqliteSession, holder: str) -> TableCondition:
+    """Return the condition that a session waits for the write lock that `holder` has."""
     reason = f"for the write lock of {session.file}, which {holder} holds"
     return TableCondition(table_id=0, name=session.file.name, state=WAITING, reason=reason)
 
@@ -133,9 +135,10 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
         return _WaitReporter(session, tell)
 
     def find_lock_waits(self, session: SqliteSession, states: dict[int, TableState]) -> list[TableCondition]:
+        """Return the wait for the file's write lock if another process holds it."""
         # a transaction of VENUS itself holds the target's own lock as well
         holder = find_writer(session.file)
-        return [_condition(session, holder)] if holder and holder != session.find_worker() else []
+        return [_lock_condition(session, holder)] if holder and holder != session.find_worker() else []
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -200,7 +203,7 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
 
     @staticmethod
     def _alter_table(session: SqliteSession, application: SqliteApplicationTables, step: VersionStep) -> VersionStep:
-        """Add the new columns at once, because rows of this transaction may have them; return the rest of the step."""
+        """Run the step on a table of the application, which only gets new columns; return its remarks or a refusal."""
         if altering := [text for text in step.statements if " ADD COLUMN " not in text]:
             return VersionStep(refused=f"only new columns follow to the old database: {'; '.join(altering)}")
         try:
@@ -221,6 +224,7 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
     def copy_side(
         self, session: SqliteSession, sql: SqliteTableStatements, rows: FullRows, version: TableSchema
     ) -> None:
+        """Write rows into the side table of a resync and commit, so that the stream can write in between."""
         super().copy_side(session, sql, rows, version)
         session.run("COMMIT; BEGIN")  # let the stream have the write lock while the next rows arrive
 
@@ -252,6 +256,7 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
     def finish_tables(
         self, session: SqliteSession, created: Sequence[SqlitePlacedTable], everything: Sequence[SqlitePlacedTable]
     ) -> list[str]:
+        """Create the indexes after the rows; return those that SQLite rejects."""
         rejected = []
         for text in (text for one in created for text in ddl.index_statements(one)):
             try:

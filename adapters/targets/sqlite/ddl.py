@@ -45,7 +45,7 @@ _TEXTUAL = frozenset({Kind.TEXT, Kind.CHAR, Kind.JSON, Kind.UUID})
 
 @dataclass(frozen=True, kw_only=True)
 class SqlitePlacedTable(RelationalPlace):
-    """A source table and its names at the target; `is_application`: in `@source`, the application's old file."""
+    """A source table and its names at the target; `is_application`: in the application's former file (`@source`)."""
 
     is_application: bool = False
 
@@ -62,12 +62,12 @@ class SqlitePlacedTable(RelationalPlace):
 
     @property
     def strict(self) -> str:
-        """The option of a table of VENUS; the application may have a SQLite that does not know it."""
+        """The option STRICT of VENUS's tables; empty in an application's file, whose SQLite may not know it."""
         return "" if self.is_application else " STRICT"
 
 
 def place_table(schema: TableSchema, names: str, *, is_application: bool = False) -> SqlitePlacedTable:
-    """Return the place of a table."""
+    """Return a source table with its names at the target."""
     name = fold_name(schema.name, schema.source_dialect, names)
     return SqlitePlacedTable(schema=schema, namespace=NAMESPACE, name=name, names=names, is_application=is_application)
 
@@ -75,7 +75,7 @@ def place_table(schema: TableSchema, names: str, *, is_application: bool = False
 def place_all(
     schemas: Iterable[TableSchema], names: str, target: str, *, is_application: bool = False
 ) -> list[SqlitePlacedTable]:
-    """Place all tables except the heartbeat. Raises Refused with a line for each impossible name."""
+    """Return all tables but the heartbeat with their names. Raises Refused with a line for each impossible name."""
     placed = [
         place_table(schema, names, is_application=is_application) for schema in schemas if not schema.is_heartbeat
     ]
@@ -83,6 +83,7 @@ def place_all(
 
 
 def _place_problems(placed: SqlitePlacedTable) -> Iterator[str]:
+    """Yield the names and columns that SQLite cannot have, one line each."""
     if placed.name.lower().startswith("sqlite_"):
         yield f"{placed.schema.qualified_name}: names that begin with sqlite_ belong to SQLite"
     if len(placed.schema.columns) > COLUMNS_MAX:
@@ -117,7 +118,7 @@ def column_sql(placed: SqlitePlacedTable, column: Column) -> str:
 
 
 def _is_rowid(placed: SqlitePlacedTable) -> bool:
-    """Return whether the key is a single integer, which is SQLite's own row number."""
+    """Return whether the key is a single integer, which SQLite uses as its own row number."""
     key = placed.schema.key
     return len(key) == 1 and placed.types[key[0]] == INTEGER
 
@@ -164,7 +165,7 @@ def index_name(placed: SqlitePlacedTable, index: Index) -> str:
 
 
 def side_definitions(placed: SqlitePlacedTable, names: Iterable[str]) -> str:
-    """Return the definitions, with defaults, for a table of VENUS's own with these columns of the target table."""
+    """Return the definitions of these columns of the target table, with defaults, for a table of VENUS's own."""
     columns = {c.name: c for c in placed.schema.columns}
     parts = ((name, default_sql(columns[name])) for name in names)
     return ", ".join(
@@ -174,7 +175,7 @@ def side_definitions(placed: SqlitePlacedTable, names: Iterable[str]) -> str:
 
 
 def file_heads(target: str) -> list[str]:
-    """Return the comments at the beginning of the file with the DDL."""
+    """Return the first comments of the file with the DDL of a load."""
     return [f"Objects that `venus migrate --target {target}` creates in the SQLite file; indexes follow the rows."]
 
 
@@ -183,7 +184,7 @@ def file_heads(target: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteColumn:
-    """A column of a table as it is now."""
+    """A column of an existing table, as the dictionary describes it."""
 
     name: str
     declared: str
@@ -226,6 +227,7 @@ def plan_step(
 def _add_column(
     new: SqlitePlacedTable, column: Column, present: dict[str, SqliteColumn], renamed: set[str]
 ) -> VersionStep:
+    """Return the statement that adds a column, or a refusal if the target has one of this name."""
     name = new.fold(column.name)
     if name.lower() in present and name.lower() not in renamed:
         own = f"the target's table {new.name} has a column {name} already, and the source has added one"
@@ -234,6 +236,7 @@ def _add_column(
 
 
 def _drop_column(old: SqlitePlacedTable, column: Column, present: dict[str, SqliteColumn], again: str) -> VersionStep:
+    """Return a remark that a dropped column stays, or a refusal if it would need values."""
     has = present.get(old.fold(column.name).lower())
     if has is not None and has.not_null and not has.has_default:
         return VersionStep(refused=f"column {column.name} was dropped at the source and is NOT NULL here: {again}")
@@ -243,7 +246,7 @@ def _drop_column(old: SqlitePlacedTable, column: Column, present: dict[str, Sqli
 def _rename_columns(
     old: SqlitePlacedTable, new: SqlitePlacedTable, both: Sequence[tuple[Column, Column]]
 ) -> list[VersionStep]:
-    """Return the renamings, through intermediate names, because two columns may have exchanged their names."""
+    """Return a step that renames columns through intermediate names, because two may have exchanged names."""
     moved = [(old.fold(b.name), new.fold(a.name), a.number) for b, a in both if old.fold(b.name) != new.fold(a.name)]
     rename = f"ALTER TABLE {new.sql} RENAME COLUMN"
     first = [f"{rename} {quote(was)} TO {quote(f'{OWN}{number}')}" for was, _, number in moved]
@@ -259,6 +262,7 @@ def _change_column(
     present: dict[str, SqliteColumn],
     again: str,
 ) -> VersionStep:
+    """Return the statement that pads decimals to a larger scale, or a refusal if SQLite cannot change the column."""
     if not keeps_values(before.type, after.type):
         was, now = before.source_type or before.type.kind.name, after.source_type or after.type.kind.name
         return VersionStep(refused=f"column {after.name} has changed from {was} to {now}: {again}")

@@ -56,14 +56,14 @@ def version_problem(version: tuple[int, int, int]) -> str:
 
 
 class FileLock:
-    """The lock of the only process that works on a target; it ends with the process, whose number the file contains."""
+    """Lock that lets only one process work on a target. It ends with that process, whose number its file contains."""
 
     def __init__(self, file: Path, group: str) -> None:
         self._path = file.with_name(f"{file.name}-venus-{crc32(group.encode()):08x}")
         self._descriptor: int | None = None
 
     def try_acquire(self) -> bool:
-        """Return whether this process has the lock now. Raises DatabaseUnavailable if the file cannot be written."""
+        """Try to lock; return whether this process has the lock. Raises DatabaseUnavailable for an unwritable file."""
         if self._descriptor is not None:
             return True
         try:
@@ -94,7 +94,7 @@ class FileLock:
 
 
 def find_writer(file: Path) -> str:
-    """Return the process that holds SQLite's write lock, as text; empty if no process does or it cannot be seen."""
+    """Return the process that holds SQLite's write lock, as text; empty if /proc/locks shows none."""
     with suppress(OSError):
         number = str(os.stat(f"{file}-shm").st_ino)
         for line in _LOCKS.read_text(encoding="ascii").splitlines():
@@ -105,7 +105,7 @@ def find_writer(file: Path) -> str:
 
 
 def parse_writer(line: str, inode: str) -> str:
-    """Return the process of a line of /proc/locks if it holds the write lock in this file; otherwise empty. Pure."""
+    """Return the process in a line of /proc/locks about the write lock of this file; empty for other lines. Pure."""
     words = line.split()
     if len(words) != 8 or words[1] != "POSIX" or words[3] != "WRITE" or words[5].rpartition(":")[2] != inode:
         return ""
@@ -115,6 +115,7 @@ def parse_writer(line: str, inode: str) -> str:
 
 
 def _describe_process(process: str) -> str:
+    """Return a process as text for messages: its number and, if readable, its program."""
     with suppress(OSError):
         program = Path(f"/proc/{process}/comm").read_text(encoding="utf-8", errors="replace").strip()
         return f"process {process} ({program})"

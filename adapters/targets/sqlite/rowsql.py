@@ -29,7 +29,7 @@ statement = Statements(__name__.rpartition(".")[0])
 
 
 class SqliteTableStatements(TableStatements):
-    """Statements for one table version. `columns` are those of `schema`, which may be an older version."""
+    """Statements that write to one target table. `columns` are those of `schema`, which may be an older version."""
 
     placed: SqlitePlacedTable
 
@@ -50,7 +50,7 @@ class SqliteTableStatements(TableStatements):
         }
 
     def _application_parts(self, table: ApplicationTable) -> dict[str, str]:
-        """Return parts of statements that differ for a table of the application: its types and its key comparison."""
+        """Return the parts of statements that differ for a table of the application: types and key comparison."""
         wire = [table.column(self.placed.fold(c.name)) for c in self.placed.schema.wire_columns]
         key = [(self.placed.column(k), table.column(self.placed.fold(k))) for k in self.placed.schema.key]
         return {
@@ -79,7 +79,7 @@ class SqliteTableStatements(TableStatements):
     def store(
         self, session: SqliteSession, columns: Sequence[Column], was: Sequence[LogicalType], values: Iterable[Any]
     ) -> list[Sequence[Any]]:
-        """Return canonical values of these columns in their stored form. Raises Refusal."""
+        """Convert canonical values of these columns to stored values. Raises Refusal for an unfit value."""
         if self.application is None:
             return stored_columns(was, [c.type for c in columns], values)
         writers = [partial(write_values, self.application.writer(session, self.placed, c)) for c in columns]
@@ -87,20 +87,21 @@ class SqliteTableStatements(TableStatements):
 
 
 def row_sql(placed: SqlitePlacedTable, group: str) -> SqliteTableStatements:
-    """Return the statements for a table version."""
+    """Return the statements that write to the target table of this version."""
     return SqliteTableStatements(placed, group)
 
 
 def stored_columns(
     was: Iterable[LogicalType], kinds: Iterable[LogicalType], values: Iterable[Sequence[Value]]
 ) -> list[Sequence[Any]]:
-    """Return columns in their stored form. Raises Refusal for a value that SQLite would change."""
+    """Convert canonical columns of types `was` to stored values of types `kinds`. Raises Refusal for an unfit value."""
     return _store_all([value_writer(old, kind) for old, kind in zip(was, kinds, strict=True)], values)
 
 
 def _store_all(
     writers: Iterable[Callable[[Sequence[Value]], Iterable[Any]] | None], values: Iterable[Sequence[Value]]
 ) -> list[Sequence[Any]]:
+    """Convert columns with one function each; None keeps the values. Raises Refusal for an unfit value."""
     try:
         return [column if write is None else list(write(column)) for write, column in zip(writers, values, strict=True)]
     except (UnfitValue, ValueError, OverflowError) as unfit:
@@ -110,7 +111,7 @@ def _store_all(
 def _stored_keys(
     session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes
 ) -> list[Sequence[Any]]:
-    """Return the columns of keys in their stored form."""
+    """Return the key columns of these rows as stored values."""
     columns = name_columns(sql.placed, layout.columns[: layout.key_count])
     types = [c.type for c in columns]
     return sql.store(session, columns, types, keys_to_columns(record_ids, layout))
@@ -151,7 +152,7 @@ def insert_rows(
 
 
 def stage_keys(session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes) -> None:
-    """Add keys to the staging table of deleted rows."""
+    """Add keys of deleted rows to their staging table."""
     names = {"stage": sql.key_stage, "columns": sql.placed.key}
     keys = _stored_keys(session, sql, layout, record_ids)
     session.insert_columns(lambda marks: sql.text("put_staged", rows=marks, **names), _row_marks(len(keys)), keys)
@@ -160,7 +161,7 @@ def stage_keys(session: SqliteSession, sql: SqliteTableStatements, layout: Layou
 def record_keys(
     session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes, offset: int
 ) -> None:
-    """Add keys to the record of a table's changed keys."""
+    """Record that changes at `offset` have touched these keys of the table."""
     keys = _stored_keys(session, sql, layout, record_ids)
     session.insert_columns(lambda marks: sql.text("touch_keys", rows=marks), _row_marks(len(keys), str(offset)), keys)
 

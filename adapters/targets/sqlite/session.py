@@ -156,7 +156,7 @@ class SqliteSession:
         return self._lock.try_acquire()
 
     def find_worker(self) -> str:
-        """Return the process that works on the target, as text; empty if there is none."""
+        """Return the process that last locked the target, as text; empty if none has."""
         return self._lock.find_owner()
 
     def run_in_background(self, work: Callable[[], None]) -> None:
@@ -182,6 +182,7 @@ class SqliteSession:
         return self._write(partial(self._connection.executemany, text, rows))
 
     def _write(self, execute: Callable[[], sqlite3.Cursor]) -> int:
+        """Execute a statement that writes many rows; return their number."""
         self._background.wait()
         self.busy_since = time.monotonic()
         try:
@@ -221,7 +222,7 @@ class SqliteSession:
         return next(iter(self._run(text, params)[0]), None)
 
     def find_each(self, text: str, keys: Iterable[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
-        """Execute a query once for each of these keys; return the rows of each execution."""
+        """Execute a query once for each of these keys; return a list of rows for each key."""
         self._background.wait()
         try:
             return [self._connection.execute(text, key).fetchall() for key in keys]
@@ -265,6 +266,7 @@ class SqliteSession:
                 self._connection.execute("ROLLBACK")
 
     def _run(self, text: str, params: Params) -> StatementResult:
+        """Execute all statements of a text; return the last one's rows and row count."""
         self._background.wait()
         self.busy_since = time.monotonic()
         values = {k: _as_value(v) for k, v in params.items()} if isinstance(params, Mapping) else (params or ())
@@ -279,6 +281,7 @@ class SqliteSession:
         return found
 
     def _run_one(self, text: str, values: Any) -> StatementResult:
+        """Execute one statement; BEGIN and COMMIT also set and remove the mark of VENUS in the file."""
         word = text.rstrip(";").upper()
         if word == "BEGIN":
             self._refuse_replaced_file()
@@ -293,7 +296,7 @@ class SqliteSession:
         return self._run_while_busy(text, values)
 
     def _mark(self, *, is_applying: bool) -> bool:
-        """Mark the open transaction in the record of the file; return False if there is none.
+        """Set or remove the mark of VENUS in the file's record of its role; return False if there is no record.
 
         No other connection ever sees the mark: SQLite has one writer, and a commit removes it first.
         """
@@ -328,10 +331,12 @@ class SqliteSession:
         return found
 
     def _execute(self, text: str, values: Any) -> StatementResult:
+        """Execute one statement; return its rows and row count."""
         cursor = self._connection.execute(text, values)
         return cursor.fetchall(), cursor.rowcount
 
     def _report_wait(self, state: RetryCallState) -> None:
+        """Report from time to time which process holds the write lock."""
         if state.seconds_since_start is not None and state.seconds_since_start >= self._show_at:
             self._show_at += SHOW_S
             self.on_wait(self.describe_writer())
@@ -343,6 +348,7 @@ class SqliteSession:
     # -- errors ----------------------------------------------------------------------------------------------------
 
     def _classify(self, error: Exception) -> TargetError | DatabaseUnavailable | ConfigError:
+        """Return the exception to raise for an error of the driver."""
         if isinstance(error, (OverflowError, UnicodeEncodeError)):
             return Refusal("a value is too large or is not valid Unicode", "SQLITE_MISMATCH")
         code, said = primary_code(error), str(error)
@@ -360,7 +366,7 @@ class SqliteSession:
 
 
 def _can_wait(error: BaseException) -> bool:
-    """Return whether waiting may help. A snapshot that is too old for a change stays too old."""
+    """Return whether waiting helps against an error. It does not if the snapshot is too old for a change."""
     return primary_code(error) in BUSY and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_BUSY_SNAPSHOT
 
 
@@ -377,7 +383,7 @@ def _as_literal(value: Any) -> str:
 
 
 def open_session(target: ConfiguredTarget, purpose: str) -> SqliteSession:
-    """Open a session with a target of the configuration."""
+    """Open a session for a `purpose`: "install" may create the file, "resync" takes the write lock late."""
     follows = target.name == OLD
     return SqliteSession(
         target.url,

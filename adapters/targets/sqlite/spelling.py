@@ -23,11 +23,12 @@ _UTC = "+00"
 
 
 def _write_same(text: Value) -> Value:
+    """Return the canonical text, which is stored unchanged."""
     return text
 
 
 def _write_number(text: str) -> int | float:
-    """Return a whole number as an integer, as SQLite itself stores it in a column of this affinity."""
+    """Return a number as SQLite stores it in a numeric column: a whole one as an integer, any other as a float."""
     try:
         value = Decimal(text)
         whole = int(value) if value == value.to_integral_value() else None
@@ -37,11 +38,12 @@ def _write_number(text: str) -> int | float:
 
 
 def _write_boolean(true: Any, false: Any) -> Spelling:
+    """Return the spelling that stores these two values for true and false."""
     return lambda text: true if text == "t" else false
 
 
 def _write_fraction(clock: str, digits: int, *, always: bool) -> str:
-    """Return a time with this many digits of a fraction, if they suffice; `always`: even if all of them are 0."""
+    """Return a time with `digits` digits of a fraction, unless it has more; `always`: even if it has no fraction."""
     whole, _, fraction = clock.partition(".")
     if len(fraction) > digits or not (fraction or always):
         return clock
@@ -50,7 +52,7 @@ def _write_fraction(clock: str, digits: int, *, always: bool) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ClockSpelling:
-    """Spelling of a time, or of a date and time."""
+    """Spelling of a time, or of a date and time: separator, digits of the fraction, and zone."""
 
     between: str = " "
     digits: int = 0
@@ -95,7 +97,7 @@ SPELLINGS: Mapping[Kind, tuple[Spelling, ...]] = {
 
 
 def list_spellings(kind: Kind, declared: str) -> tuple[Spelling, ...]:
-    """Return the possible spellings of a column: several only if its affinity does not determine one."""
+    """Return the possible spellings of a column; if its affinity decides how numbers are stored, only one."""
     found = SPELLINGS.get(kind, (_write_same,))
     is_decided = kind in (Kind.DECIMAL, Kind.FLOAT) and affinity(declared) is not Affinity.BLOB
     return found[:1] if is_decided else found
@@ -110,22 +112,23 @@ class ColumnSpelling:
 
 
 def find_spelling(spellings: tuple[Spelling, ...], values: Iterable[tuple[Any, Value]]) -> ColumnSpelling:
-    """Return the spelling of a column by its stored values, each with its canonical text."""
+    """Return the spelling that all values of a column have; `values`: each stored value with its canonical text."""
     left = spellings
     if len(left) == 1:
         return ColumnSpelling(write=left[0])
     for stored, text in values:
-        matching = tuple(one for one in left if _is_same(one(text), stored))
+        matching = tuple(one for one in left if _is_same_value(one(text), stored))
         if not matching:
             return ColumnSpelling(write=left[0], other=(stored, left[0](text)))
         left = matching
     return ColumnSpelling(write=left[0])
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same_value(one: Any, other: Any) -> bool:
+    """Return whether two stored values are equal and have the same type."""
     return type(one) is type(other) and one == other
 
 
 def write_values(write: Spelling, values: Iterable[Value]) -> Iterator[Any]:
-    """Yield the stored values of canonical texts. Raises ValueError or OverflowError for one that has none."""
+    """Yield canonical texts in this spelling. Raises ValueError or OverflowError for a text that has no stored form."""
     return (None if value is None else write(value) for value in values)

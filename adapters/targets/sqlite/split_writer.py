@@ -1,4 +1,4 @@
-"""Session of the tasks of a load with a SQLite target."""
+"""The session in which a task of a load writes the rows of its split into a SQLite target."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 
 def open_split_writer(url: str | SecretStr, *, application: str, business: str, target: str) -> StatementSplitWriter:
-    """Open the file."""
+    """Open the target's file, and return a writer of the rows of splits."""
     return StatementSplitWriter(SqliteSession(url, group="", target=target), rowsql)

@@ -97,6 +97,7 @@ def table_differences(placed: SqlitePlacedTable, there: SqliteTableFacts) -> lis
 
 
 def _column_differences(where: str, wanted: str, have: SqliteColumn) -> Iterator[str]:
+    """Yield the reasons why an existing column cannot hold the source's values, one line each."""
     if have.generated:
         yield f"{where} is generated and cannot be written"
     elif (found := affinity(have.declared)) is not Affinity[wanted] or have.declared.upper() == "ANY":
@@ -114,7 +115,7 @@ def is_installed(session: SqliteSession) -> bool:
 
 
 def refuse_foreign_file(session: SqliteSession, option: str) -> None:
-    """Raise ConfigError for a file that belongs to something else. A file that follows may have other tables."""
+    """Raise ConfigError for a source of VENUS or another program's file; the application's former file is accepted."""
     if option == url_option(OLD):
         return
     found = session.row(statement("dictionary", "foreign", own=OWN))
@@ -131,7 +132,7 @@ def refuse_foreign_file(session: SqliteSession, option: str) -> None:
 
 
 def enter_wal_mode(session: SqliteSession, option: str) -> None:
-    """Let readers see whole cuts and never wait. Raises ConfigError where the file system prevents that.
+    """Set SQLite's WAL mode, in which readers never wait. Raises ConfigError if the file system does not support it.
 
     VENUS never changes the mode of a file that was the application's.
     """
@@ -146,7 +147,7 @@ def enter_wal_mode(session: SqliteSession, option: str) -> None:
 
 
 def examine(target: RowDatabase, session: SqliteSession, schemas: Sequence[TableSchema]) -> TargetFitness:
-    """Examine the file and the existing tables. Raises ConfigError for an unfit file, Refused for unfit names."""
+    """Return facts about the file, and what prevents a load. Raises ConfigError or Refused for unfit files or names."""
     refuse_foreign_file(session, url_option(target.name))
     placed = target.place_all(schemas)
     own = {t.name for t in target.read_tables(session)} if target.is_installed(session) else set()

@@ -23,7 +23,7 @@ _UTC = "+00"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageRule:
-    """A rule for one kind of value. `write` converts canonical values to stored ones, `read` does the reverse.
+    """How one kind of value is stored: `write` converts canonical values to stored ones, `read` does the reverse.
 
     None: the value is stored unchanged. `write` raises UnfitValue for a value that SQLite would change.
     """
@@ -46,6 +46,7 @@ def _read_integers(values: Sequence[Any], kind: LogicalType) -> Sequence[Value]:
 
 
 def _write_float(text: str) -> float:
+    """Convert a text to a float. Raises UnfitValue for NaN and -0, which SQLite does not store."""
     value = float(text)
     # SQLite stores NULL for NaN, and 0 for -0
     if isnan(value) or (value == 0 and text.startswith("-")):
@@ -70,10 +71,12 @@ def _read_booleans(values: Sequence[Any], kind: LogicalType) -> Sequence[Value]:
 
 
 def _write_instants(values: Sequence[Value]) -> Sequence[Any]:
+    """Convert timestamps with a time zone to stored texts without it; they are in UTC."""
     return [None if v is None else v.removesuffix(_UTC) for v in values]  # type: ignore[arg-type]
 
 
 def _read_instants(values: Sequence[Any], kind: LogicalType) -> Sequence[Value]:
+    """Convert stored timestamps to canonical text with the time zone +00."""
     # "infinity" has no zone, and "... +00 BC" has kept its zone
     return [f"{v}{_UTC}" if v is not None and v[-1].isdigit() else v for v in values]
 
@@ -142,14 +145,14 @@ def application_type(kind: LogicalType) -> str:
 
 
 def value_writer(was: LogicalType, kind: LogicalType) -> Callable[[Sequence[Value]], Sequence[Any]] | None:
-    """Return the function that converts values of an older type `was` for a column of `kind`; None: unchanged."""
+    """Return the function that converts values of an older type `was` for a column of type `kind`; None = unchanged."""
     if kind.kind is Kind.DECIMAL and (padding := scale_padding(was, kind)):
         return partial(_pad_fractions, padding)
     return RULES[was.kind].write
 
 
 def scale_padding(was: LogicalType, kind: LogicalType) -> str:
-    """Return the digits that a decimal gets at its end because the scale has grown; empty = none."""
+    """Return the digits to append to stored decimals because the column's scale has grown; empty = none."""
     before, after = max(was.scale, 0), max(kind.scale, 0)
     if not (was.precision and kind.precision) or after <= before:
         return ""
@@ -157,17 +160,18 @@ def scale_padding(was: LogicalType, kind: LogicalType) -> str:
 
 
 def _pad_fractions(padding: str, values: Sequence[Value]) -> Sequence[Any]:
+    """Append digits to the decimals among these values."""
     return [f"{v}{padding}" if isinstance(v, str) and v[-1:].isdigit() else v for v in values]
 
 
 def canonical_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
-    """Return the canonical values of stored ones."""
+    """Convert stored values of a column to canonical values."""
     read = RULES[column.type.kind].read
     return values if read is None else read(values, column.type)
 
 
 def keeps_values(was: LogicalType, kind: LogicalType) -> bool:
-    """Return whether all stored values of a column stay valid if its type changes; a grown scale is padded."""
+    """Return whether the stored values of a column stay valid if its type changes, apart from padding a grown scale."""
     if was.kind is not kind.kind:
         return {was.kind, kind.kind} <= {Kind.TEXT, Kind.CHAR}
     if kind.kind is Kind.DECIMAL:

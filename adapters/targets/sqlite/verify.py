@@ -32,7 +32,7 @@ class SqliteTargetReader(SessionReader, SqliteRowReader):
         return tuple(value for (value,) in stored)
 
     def _key_term(self, subject: Subject, name: str) -> str:
-        """Return SQL for the form of a key column, because `_stored_key` only has forms: 1.50 is searched as 1.5."""
+        """Return the SQL of a key column's compared text, because rows are searched by it: 1.5 finds 1.50."""
         column = self._column(subject, name)
         match style_of(next(c.type for c in subject.schema.columns if c.name == name)):
             case FormStyle.NUMBER:
@@ -59,12 +59,13 @@ class SqliteTargetReader(SessionReader, SqliteRowReader):
 
 
 class SqliteFollowerReader(SqliteTargetReader):
-    """A session that reads tables of the application in a file that follows, as capture reads them."""
+    """Session that reads the application's tables in its former file, as capture reads them, for a comparison."""
 
     def _stored_key(self, subject: Subject, key: Key) -> tuple[Any, ...]:
         return stored_key(subject, key)
 
     def _key_term(self, subject: Subject, name: str) -> str:
+        """Return the SQL of a key column, because rows are searched by stored values."""
         return self._column(subject, name)
 
     def _read_rows(self, subject: Subject, where: str, values: list[Any], rows_max: int) -> Iterator[TableChanges]:
@@ -78,4 +79,5 @@ class SqliteFollowerReader(SqliteTargetReader):
 
 
 def _key_value(column: Column, form: str) -> Value:
+    """Return the value of a key column by its compared text."""
     return bytes.fromhex(form) if column.type.kind is Kind.BYTES else form

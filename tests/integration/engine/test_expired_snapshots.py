@@ -118,14 +118,14 @@ def test_a_snapshot_made_while_its_business_is_removed_is_removed_too(
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 5))
     engine.producers.leave(BUSINESS)
-    cut = engine.snapshots._cut
+    cut = engine.snapshots._make_checkpoint
 
     def forget_meanwhile(*of: Any) -> SnapshotLease:
         made = cut(*of)
         engine.forget_business(BUSINESS)
         return made
 
-    monkeypatch.setattr(engine.snapshots, "_cut", forget_meanwhile)
+    monkeypatch.setattr(engine.snapshots, "_make_checkpoint", forget_meanwhile)
     with pytest.raises(Unavailable, match="was just removed"):
         open_snapshot(engine)
 

@@ -170,7 +170,7 @@ def test_a_frame_whose_parts_never_end_ends_the_connection(
     """Otherwise its follower would keep all parts in memory."""
     monkeypatch.setattr(connections, "RECONNECT_S", 0.01)
     monkeypatch.setattr(connections, "REPLICA_BYTES_MAX", 4 * connections.PART_BYTES)
-    monkeypatch.setattr(connections, "_options", lambda: [("grpc.use_local_subchannel_pool", 1)])
+    monkeypatch.setattr(connections, "_replica_channel_options", lambda: [("grpc.use_local_subchannel_pool", 1)])
 
     async def check_endless_answer() -> None:
         async with _leader(_EndlessLeader()) as leader:

@@ -16,7 +16,7 @@ _SWITCH = "venus.adapters.cutover.switch:Switch"
 EDITS = {
     "the former owner follows from the cut at which the new one was opened": (
         SourceEdit(
-            where=f"{_SWITCH}._follow",
+            where=f"{_SWITCH}._start_following",
             old="self.run_step(self.owner, lambda: self.owner.follow(record, start))",
             new="from dataclasses import replace\n"
             "    start = replace(start, offset=len(self.world.broker.queue))\n"

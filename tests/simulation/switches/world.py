@@ -42,7 +42,7 @@ class SimulatedSwitch(Switch):
     def _schemas(self) -> list[TableSchema]:
         return []
 
-    def _tables(self) -> tuple[list[Any], list[Any]]:
+    def _read_tables(self) -> tuple[list[Any], list[Any]]:
         return [], []
 
     @staticmethod
@@ -65,7 +65,7 @@ class SimulatedSwitch(Switch):
         world.call()
         return epoch, len(world.broker.queue)
 
-    def _attach(self, start: FollowStart) -> None:
+    def _register_former_owner(self, start: FollowStart) -> None:
         self.world.call()
 
 

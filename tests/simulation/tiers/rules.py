@@ -108,7 +108,7 @@ RULES = (
     ),
     _rule(
         "Old rows are removed before a refill",
-        "snapshot.step:_begin",
+        "snapshot.step:_begin_fill",
         "batch.delete_range(keys.ROW, prefix, keys.after_prefix(prefix))",
         "pass",
         seed=1,

@@ -57,7 +57,7 @@ def _rebuild_in_place(self: Any) -> None:
     """Rebuild the subscriptions, and place equal predicates of two versions together."""
     for number, one in list(self._subscriptions.items()):
         self.remove(number)
-        self._place(number, one.text, one.predicate)
+        self._index_subscription(number, one.text, one.predicate)
 
 
 def _has_names_of(self: Any, schema: TableSchema) -> bool:

@@ -43,8 +43,8 @@ def test_a_store_is_scrubbed_though_the_clock_was_ahead_at_the_last_pass(ahead_u
     )
     scrub = Scrub(cast("Any", None), businesses=lambda: [business], clock_us=lambda: NOW_US)
 
-    assert scrub._due() == business
+    assert scrub._find_due() == business
     business.scrubbed_at_us = NOW_US + MINUTE_US  # the clock was set back to just before the pass
-    assert scrub._due() is None
+    assert scrub._find_due() is None
     business.scrubbed_at_us = NOW_US - int(PASS_EVERY_S * 1e6)
-    assert scrub._due() is business
+    assert scrub._find_due() is business

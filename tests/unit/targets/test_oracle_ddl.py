@@ -54,7 +54,7 @@ def test_impossible_names_are_refused() -> None:
     with pytest.raises(Refused, match="no name with a quote") as refused:
         place_all([quoted, clash], "APP", "auto", "o")
     assert "two columns would be called id" in str(refused.value)
-    with pytest.raises(Refused, match="no column of an Oracle is called ROWID"):
+    with pytest.raises(Refused, match="an Oracle table cannot have a column named ROWID"):
         place_all([table(1, "c", column(1, "id", INT), column(2, "rowid"))], "APP", "auto", "o")
     long = table(1, "a" * 31, column(1, "id", INT))
     assert find_long_names(place_table(long, "APP", "auto"), 30) == ["A" * 31]

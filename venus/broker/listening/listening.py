@@ -50,7 +50,7 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class JudgedBatch:
-    """Changes and events of a batch for the streams of a business, or a gap: a part of the queue not matched."""
+    """Result of matching a batch: changes and events for each stream, or a gap (a part of the queue not matched)."""
 
     business: int
     base_offset: int
@@ -139,7 +139,7 @@ class Listening:
     def subscribe(
         self, business: Business, table_id: int, wanted: Sequence[WantedSubscription], listener: Listener
     ) -> tuple[list[int], list[tuple[int, VenusError]]]:
-        """Add subscriptions of a listener.
+        """Add subscriptions of a listener, from the next visible batch on.
 
         Return the numbers of the subscriptions here, and those that do not fit the table, with the error. Every batch
         that becomes visible after the return is matched with them.
@@ -183,9 +183,9 @@ class Listening:
     def _compile(
         self, business: Business, table_id: int, wanted: Sequence[WantedSubscription]
     ) -> list[Predicate | VenusError | None]:
-        """Return each predicate, compiled for the newest version (None = every row), or the error that refuses it.
+        """Compile predicates for the newest version; return each (None = every row) or the error that refuses it.
 
-        Do not hold the lock: long predicates take long, and the lock stops judging.
+        Do not hold the lock, because long predicates would stop judging.
         """
         with self._lock:
             table = self._tables.get((business.number, table_id))
@@ -214,10 +214,7 @@ class Listening:
             )
 
     def unsubscribe(self, numbers: Iterable[int]) -> None:
-        """Remove these subscriptions; those that have ended already are ignored.
-
-        The event loop calls this, so it does not wait for a batch that is being judged, perhaps at other brokers.
-        """
+        """Remove subscriptions; ended ones are ignored. Never waits for a running match: the event loop calls this."""
         self._gone.extend(numbers)
         if self._lock.acquire(blocking=False):
             try:
@@ -261,13 +258,13 @@ class Listening:
             self._waiting.extend((business.number, batch) for batch in folded)
             self._nbytes[business.number] += sum(batch.nbytes for batch in folded)
             while self._nbytes.total() > QUEUE_BYTES_MAX:
-                self._drop_waiting(max(self._nbytes, key=self._nbytes.__getitem__))
+                self._replace_waiting_by_gap(max(self._nbytes, key=self._nbytes.__getitem__))
             if self._thread is None and not self._stopping.is_set():
                 self._thread = threading.Thread(target=self._run, name="venus-judge", daemon=True)
                 self._thread.start()
             self._work.notify()
 
-    def _drop_waiting(self, business: int) -> None:
+    def _replace_waiting_by_gap(self, business: int) -> None:
         dropped = [batch for number, batch in self._waiting if number == business]
         places = [batch.place if isinstance(batch, FoldedBatch) else batch for batch in dropped]
         first, last = places[0], places[-1]
@@ -286,6 +283,7 @@ class Listening:
     # -- the judging thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Judge waiting batches and deliver the results, until none has come for a while."""
         while (item := self._take_batches()) is not None:
             number, batch = item
             began = time.monotonic()
@@ -296,6 +294,7 @@ class Listening:
                 self._stopping.wait(rest_s)
 
     def _take_batches(self) -> tuple[int, FoldedBatch | JudgedBatch] | None:
+        """Wait for batches; return the next gap, or the next batches joined. None = the thread ends."""
         with self._work:
             while not self._waiting:
                 if self._stopping.is_set() or (not self._work.wait(IDLE_S) and not self._waiting):
@@ -317,15 +316,15 @@ class Listening:
             return number, join_batches(together)
 
     def skip(self, gap: JudgedBatch) -> JudgedBatch:
-        """Record the table versions of a gap; return the gap with the subscriptions that they end."""
+        """Add the table versions of a gap, which is not matched; return it with the subscriptions that they end."""
         with self._lock:
             self._drop_ended()
             for schema in gap.schemas:
-                self._describe(gap, schema)
+                self._add_table_version(gap, schema)
         return gap
 
     def judge(self, business: int, batch: FoldedBatch) -> JudgedBatch:
-        """Match a batch with the subscriptions; return the result for each listener."""
+        """Match a batch with the subscriptions; return the changes and events for each stream."""
         place = batch.place
         judged = JudgedBatch(
             business,
@@ -340,7 +339,7 @@ class Listening:
             self._drop_ended()
             try:
                 for schema in batch.schemas:
-                    self._describe(judged, schema)
+                    self._add_table_version(judged, schema)
                 for section in batch.sections:
                     self._judge_section(judged, section)
             except Exception:  # `judged` keeps the subscriptions that ended or reload: no table has them any more
@@ -348,11 +347,11 @@ class Listening:
                 judged.changes.clear()
                 judged.is_gap = judged.at_cut_end = True
                 for schema in batch.schemas:
-                    self._describe(judged, schema)
+                    self._add_table_version(judged, schema)
             self._drop_ended()
         return judged
 
-    def _describe(self, judged: JudgedBatch, schema: change_pb2.TableSchema) -> None:
+    def _add_table_version(self, judged: JudgedBatch, schema: change_pb2.TableSchema) -> None:
         table = self._tables.get((judged.business, schema.table_id))
         if table is None:
             return
@@ -366,30 +365,31 @@ class Listening:
         if table is None:
             return
         if not section.is_exact:
-            self._reload(judged, table)
+            self._end_for_reload(judged, table)
         elif section.kind is ChangeKind.TRUNCATE:
-            for listener, numbers in self._by_listener(table.numbers).items():
+            for listener, numbers in self._group_by_listener(table.numbers).items():
                 judged.changes[listener].append(encode_truncation(section.table_id, numbers))
         elif section.kind is ChangeKind.CHANGES:
             self.judged_changes += len(section.after)
-            self._share_out(judged, section, table.judge(section.before, section.after))
+            self._distribute_verdicts(judged, section, table.judge(section.before, section.after))
 
-    def _reload(self, judged: JudgedBatch, table: WatchedTable) -> None:
+    def _end_for_reload(self, judged: JudgedBatch, table: WatchedTable) -> None:
+        """End the live subscriptions to a table, because they must load all its rows again."""
         for number in table.numbers:
             owner = self._pop_owner(number)
             table.remove(number)
             judged.reloads.append((owner.listener, owner.number))
         self._publish()
 
-    def _by_listener(self, numbers: Iterable[int]) -> dict[Listener, list[int]]:
+    def _group_by_listener(self, numbers: Iterable[int]) -> dict[Listener, list[int]]:
         found: defaultdict[Listener, list[int]] = defaultdict(list)
         for number in numbers:
             owner = self._owners[number]
             found[owner.listener].append(owner.number)
         return found
 
-    def _share_out(self, judged: JudgedBatch, section: FoldedSection, verdicts: ChangeVerdicts) -> None:
-        """Give each listener the verdicts on its own subscriptions, by its own numbers."""
+    def _distribute_verdicts(self, judged: JudgedBatch, section: FoldedSection, verdicts: ChangeVerdicts) -> None:
+        """Add the changes that match to the result, for each stream under its own subscription numbers."""
         if not len(verdicts):
             return
         encoder = ChangeEncoder(section.table_id, section.after)
@@ -408,7 +408,7 @@ class Listening:
 
 
 def find_pause_s(streams: int) -> float:
-    """Return how long after a judgement the next one may begin, by the number of streams that it reached."""
+    """Return the least time from the start of one judgement to the next, by the number of streams that it reached."""
     return min(PAUSE_MAX_S, PAUSE_OF_STREAM_S * streams)
 
 
@@ -429,10 +429,9 @@ def _has_changes_only(batch: FoldedBatch) -> bool:
 
 
 def join_batches(some: Sequence[FoldedBatch]) -> FoldedBatch:
-    """Join consecutive batches into one: a thread that lags judges and sends them together.
+    """Join consecutive batches, so that a thread that lags judges and sends them together.
 
-    A subscription that became live between two of them gets changes of the earlier ones twice, because it has read all
-    changes before its start. Its final rows are the same.
+    A subscription that became live between them gets the earlier changes twice, which leaves its final rows the same.
     """
     if len(some) == 1:
         return some[0]

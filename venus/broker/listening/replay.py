@@ -25,7 +25,7 @@ from venus.wire import broker_pb2
 
 @dataclass(slots=True)
 class ReplayedBatch:
-    """The changes of one batch for the subscriptions that read it again."""
+    """Result of matching one batch of the queue again."""
 
     changes: list[broker_pb2.ChangedRows] = field(default_factory=list)
     at_cut_end: bool = False
@@ -34,10 +34,10 @@ class ReplayedBatch:
 
 
 class Replay:
-    """Subscriptions to one table at one position; `columns` are those that each one wants; None = all.
+    """Subscriptions to one table that read the queue again: `wanted` has the number, predicate and columns of each.
 
-    `described` are the versions of the table, each with the offset of its description. `last_sequence` is the last
-    Sequence of the batch before the position.
+    Columns None = all. `described` are the versions of the table, each with the offset of its description.
+    `last_sequence` is the last Sequence of the batch before the position.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Replay:
                 self.refused[number] = error
 
     def take(self, body: bytes, committed_at_us: int = 0) -> ReplayedBatch:
-        """Match a batch of the queue."""
+        """Match the changes of the next batch of the queue with the subscriptions."""
         message, found = envelope.parse_body(body), ReplayedBatch()
         found.at_cut_end = message.cut_end
         table_id = self.table.newest.table_id
@@ -105,7 +105,7 @@ def _select_verdicts(verdicts: ChangeVerdicts, numbers: Sequence[int]) -> Change
 
 
 def check_meaning(text: str, before: Sequence[TableSchema], now: TableSchema) -> None:
-    """Raise PredicateRefused if a predicate means something else now than it did at a position."""
+    """Raise PredicateRefused if a predicate means something else in version `now` than in the newest of `before`."""
     if not text or not before or before[-1].version == now.version:
         return
     try:

@@ -80,10 +80,10 @@ class WatchedTable:
             compiled = compile_predicate(text, newest) if text else None
         if self._index.limit > max(ENTRIES_MIN, ENTRIES_PART * len(self._index)):
             self._rebuild()
-        self._place(number, text, compiled)
+        self._index_subscription(number, text, compiled)
 
-    def _place(self, number: int, text: str, predicate: Predicate | None) -> None:
-        """Add a subscription to the index entry of its predicate."""
+    def _index_subscription(self, number: int, text: str, predicate: Predicate | None) -> None:
+        """Add a subscription to the index, under the entry of its predicate."""
         entry = self._index.add(predicate)
         self._subscriptions[number] = _Subscription(text, predicate, entry)
         self._members.setdefault(entry, []).append(number)
@@ -101,7 +101,7 @@ class WatchedTable:
         self._index.clear()
         self._index, self._subscriptions, self._members = ContentIndex(self._shared), {}, {}
         for number, one in some:
-            self._place(number, one.text, one.predicate)
+            self._index_subscription(number, one.text, one.predicate)
 
     def describe(self, schema: TableSchema) -> dict[int, PredicateRefused]:
         """Add a new version of the table; return the subscriptions that it ends, each with the reason.
@@ -130,7 +130,7 @@ class WatchedTable:
     # -- verdicts ------------------------------------------------------------------------------------------------
 
     def judge(self, before: Sequence[bytes | None], after: Sequence[bytes]) -> ChangeVerdicts:
-        """Return the verdicts on changes, each with its stored value before (None = no row) and after."""
+        """Match changes, given each row's stored value before (None = no row) and after."""
         width = max(1, self._index.limit)
         both = self._find_inside([*before, *after], width)  # together: each call has a cost of its own
         middle = np.searchsorted(both, len(before) * width)
@@ -138,23 +138,23 @@ class WatchedTable:
         codes = np.union1d(old, new)
         was, stays = np.isin(codes, old, assume_unique=True), np.isin(codes, new, assume_unique=True)
         operations = np.where(stays, np.where(was, Operation.UPDATE, Operation.INSERT), Operation.DELETE)
-        return self._expand(codes // width, codes % width, operations.astype(np.uint8))
+        return self._expand_entries(codes // width, codes % width, operations.astype(np.uint8))
 
     def judge_again(self, after: Sequence[bytes]) -> ChangeVerdicts:
-        """Return the updates: changes inside a predicate. For a reader, any other change is a deletion of its key."""
+        """Match changes without previous rows. Return only matches, as updates; a reader deletes all other keys."""
         width = max(1, self._index.limit)
         codes = self._find_inside(after, width)
-        return self._expand(codes // width, codes % width, np.full(len(codes), Operation.UPDATE, np.uint8))
+        return self._expand_entries(codes // width, codes % width, np.full(len(codes), Operation.UPDATE, np.uint8))
 
-    def _expand(self, changes: Ids, entries: Ids, operations: Operations) -> ChangeVerdicts:
-        """Replace each entry of the index with its subscriptions."""
+    def _expand_entries(self, changes: Ids, entries: Ids, operations: Operations) -> ChangeVerdicts:
+        """Return the verdicts by subscription, for pairs of a change and an index entry."""
         members = [self._members[entry] for entry in entries.tolist()]
         counts = np.fromiter(map(len, members), np.int64, len(members))
         flat = np.fromiter((number for some in members for number in some), np.int64, int(counts.sum()))
         return ChangeVerdicts(np.repeat(changes, counts), flat, np.repeat(operations, counts))
 
     def _find_inside(self, values: Sequence[bytes | None], width: int) -> Ids:
-        """Return a sorted code, change * width + entry, for each pair of an existing row and a matching entry."""
+        """Find the rows that match each index entry; return a sorted code, row * width + entry, for each pair."""
         places = np.array([n for n, value in enumerate(values) if value is not None and is_row(value)], np.int64)
         if not len(places):
             return places
@@ -184,6 +184,7 @@ def make_columns(rows: StoredRows, version: TableSchema) -> Callable[[Column], V
     cells, known = ColumnValues.of_stored_rows(rows, Layout.of(version)), dict[int, Values]()
 
     def columns(wanted: Column) -> Values:
+        """Return the values of one column, decoded at its first use."""
         found = known.get(wanted.number)
         if found is None:
             raw = cells.column(wanted.number)
@@ -202,7 +203,7 @@ def has_same_columns(predicate: Predicate, schema: TableSchema) -> bool:
 
 
 def refit(text: str, before: TableSchema, now: TableSchema) -> Predicate:
-    """Return a predicate for a newer version. Raises PredicateRefused if it would mean something else there."""
+    """Return a predicate for a newer version. Raises PredicateRefused if its meaning would change."""
     fitted = compile_predicate(text, now)
     known = {wanted.column.name: wanted for wanted in compile_predicate(text, before).ranges}
     for wanted in fitted.ranges:

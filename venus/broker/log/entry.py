@@ -111,4 +111,5 @@ def body_of(value: bytes) -> bytes:
 
 
 def _seal(fields: bytes, index: int) -> bytes:
+    """Return the seal of an entry: a hash of its fields and its index."""
     return _SEAL.pack(xxhash.xxh3_64_intdigest(fields + _INDEX.pack(index)))

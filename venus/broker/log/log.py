@@ -74,7 +74,7 @@ class BusinessLog:
             yield index, decode(value, index, where=str(store.path))
 
     def find_end(self, store: Store) -> None:
-        """Set the end from the store. No write may be under way."""
+        """Set the end of the log to that of the newest entry in the store. No write may be under way."""
         last = store.find_before(keys.RLOG, keys.log_key(self.business + 1, 0))
         if last is not None and last[0][:4] == keys.log_key(self.business, 0)[:4]:
             self.end = keys.log_index(last[0]) + 1
@@ -135,6 +135,7 @@ def seal_entries(store: Store) -> int:
 
 
 def _entry_of_layout_2(value: bytes, index: int, *, where: str) -> LogEntry:
+    """Decode a log entry of layout 2, which has no term and no seal."""
     kind, epoch, at_us, digest = _LAYOUT_2.unpack_from(value)
     body = value[_LAYOUT_2.size :]
     if xxhash.xxh3_64_intdigest(body) != digest:

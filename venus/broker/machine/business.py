@@ -27,7 +27,7 @@ Ahead = tuple[tuple[int, half_messages.HalfMessage], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFigures:
-    """Figures of the committed changes of one table."""
+    """Statistics of one table: its name, number of changes, newest Sequence and approximate number of rows."""
 
     namespace: str = ""
     name: str = ""
@@ -38,11 +38,11 @@ class TableFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaterialisedPosition:
-    """The position of the full data, written together with its rows."""
+    """The point in the queue up to which the full data has the changes; stored together with its rows."""
 
     offset: int = 0
     sequence: int = 0
-    nbytes: int = 0  # Placed.after of the last batch
+    nbytes: int = 0  # `QueuedBatch.after` of the last batch
     at_cut_end: bool = True
     floors: dict[int, int] = field(default_factory=dict)
     filled: int = 0  # of a mirror: the full data in the log up to this index is stored as rows
@@ -50,7 +50,7 @@ class MaterialisedPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingEntry:
-    """An entry that is appended and not applied yet, with its step on the state proposed before it."""
+    """A log entry that is appended but not applied yet, with the step that it takes on the proposed state."""
 
     index: int
     entry: LogEntry
@@ -62,7 +62,7 @@ class PendingEntry:
 
 @dataclass(slots=True)
 class DescribedVersions:
-    """The table versions described by entries that lead to `state`; described_versions.py maintains it."""
+    """Table versions that the half messages up to `state` describe; see described_versions.py."""
 
     state: half_messages.HalfState | None = None
     versions: set[Version] = field(default_factory=set)
@@ -70,10 +70,11 @@ class DescribedVersions:
 
 @dataclass(slots=True, eq=False)
 class Business:
-    """A business: one ordered queue.
+    """A business (one ordered queue, a topic) in memory.
 
-    It has three states of its half messages. `proposed`, at the log's end, decides what is accepted. `applying` is what
-    the machine has reached. `committed` is the same once it is on disk; other threads and peers see only this one.
+    It has three states of its half messages. `proposed` is the state after the last log entry; new entries are checked
+    against it. `applying` is the state after the last applied entry. `committed` is `applying` once it is on disk;
+    other threads and peers see only this one.
     """
 
     number: int
@@ -129,12 +130,12 @@ class Business:
 
     @property
     def is_new(self) -> bool:
-        """Whether its log has never had an entry."""
+        """Whether the log of the business has never had an entry."""
         return self.log.end == 1
 
     @property
     def is_filled(self) -> bool:
-        """Whether it can be read: not while the full data of a mirror is incomplete."""
+        """Whether the business can be read; a mirror cannot until its full data is complete."""
         mirror = self.committed.mirror
         if mirror is None:  # one that awaits its full data is empty, and its consumers have not diverged
             return not self.awaits_full_data or self.visible_offset > 0
@@ -142,22 +143,22 @@ class Business:
 
     @property
     def epoch_at_end(self) -> int:
-        """The epoch of the newest increment."""
+        """The newest producer epoch that has a batch in the queue; 0 = none."""
         return self.epochs[-1][0] if self.epochs else 0
 
     @property
     def open_cut(self) -> int:
-        """The incomplete cut at the visible end of the queue, which only a mirror can have; 0 = none."""
+        """The number of the incomplete cut at the queue's visible end; 0 = none. Only a mirror can have one."""
         newest = self.tail.newest
         return newest.cut if newest is not None and not newest.cut_end else 0
 
     def list_consumers(self) -> list[ConsumerState]:
-        """Return every consumer group, and every transient reader."""
+        """Return the states of all consumer groups and transient readers."""
         with self.lock:
             return [*self.consumers.values(), *self.readers.values()]
 
     def add_to_counter(self, counter: str, n: int = 1) -> None:
-        """Add to a counter."""
+        """Add `n` to one of the counters of the business."""
         with self.lock:
             self.counters[counter] += n
 

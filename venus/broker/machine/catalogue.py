@@ -1,7 +1,7 @@
-"""The businesses of a broker. A name is a business from its first half message until it is forgotten.
+"""The businesses of a broker by name. A business exists from its first half message until it is forgotten (removed).
 
-A producer that has only opened a connection has a *new* business. It lives in memory while a client is connected to
-it, and leaves no trace. So a name without data is never stored. Numbers are never reused, because the remains of a
+A producer that has only opened a connection has a *new* business. It lives in memory while a client is connected to it,
+and leaves no trace. So a name without data is never stored. Numbers are never reused, because the remains of a
 forgotten business (a lease, a cached body) must not be taken for data of another business.
 """
 
@@ -21,7 +21,7 @@ NEW_MAX = 1000
 
 
 class BusinessCatalogue:
-    """The businesses of a broker, by name; thread-safe. `make` returns a business with a number and a name."""
+    """The businesses of a broker, by name; thread-safe. `make` creates a business from its number and name."""
 
     def __init__(self, make: Callable[[int, str], Business]) -> None:
         self._make = make
@@ -46,7 +46,7 @@ class BusinessCatalogue:
             return [*self._stored.values(), *self._new.values()]
 
     def find_name(self, number: int) -> str:
-        """Return the name of a business, also of one that is being removed; "" if no business has the number."""
+        """Return the name of the business with this number, even while it is being removed; "" if there is none."""
         with self._lock:
             known = (*self._stored.values(), *self._new.values(), *self._leaving.values())
             return next((found.name for found in known if found.number == number), "")
@@ -62,12 +62,12 @@ class BusinessCatalogue:
             return name in self._stored
 
     def find(self, name: str) -> Business:
-        """Return a business. Raises Unavailable."""
+        """Return the business with this name, even a new one without data. Raises Unavailable if there is none."""
         with self._lock:
             return self._find(name)
 
     def find_stored(self, name: str) -> Business:
-        """Return a business that has data on disk. Raises Unavailable."""
+        """Return the business with this name. Raises Unavailable unless it has data on disk."""
         with self._lock:
             found = self._find(name)
             if name not in self._stored:
@@ -77,9 +77,9 @@ class BusinessCatalogue:
     # -- connections -------------------------------------------------------------------------------------------
 
     def enter(self, name: str) -> Business:
-        """Return the business of a producer, a new one if it does not exist, and hold it until `release`.
+        """Return the business that a producer connects to, a new one if needed; it is in use until `release`.
 
-        Raises Unavailable while it is being forgotten, Overloaded if there are too many new ones.
+        Raises Unavailable while it is being forgotten, Overloaded if there are too many new businesses.
         """
         with self._lock:
             if name in self._leaving or name in self._closed:
@@ -94,7 +94,7 @@ class BusinessCatalogue:
             return found
 
     def hold(self, name: str) -> Business:
-        """Return the business of a consumer, and hold it until `release`. Raises Unavailable."""
+        """Return the business that a consumer connects to; it is in use until `release`. Raises Unavailable."""
         with self._lock:
             self._check_open(name)
             found = self._find(name)
@@ -102,7 +102,7 @@ class BusinessCatalogue:
             return found
 
     def release(self, business: Business) -> None:
-        """Release a business; a new one is dropped with its last holder."""
+        """End the use of a business by one client; a new business is dropped with its last client."""
         with self._lock:
             self._holders[business] -= 1
             if self._holders[business] > 0:
@@ -112,7 +112,7 @@ class BusinessCatalogue:
                 del self._new[business.name]
 
     def close(self, name: str) -> None:
-        """Refuse connections until `reopen`. Raises Refused while clients are connected, Unavailable if closed."""
+        """Refuse connections to a name until `reopen`. Raises Refused while in use, Unavailable if already closed."""
         with self._lock:
             self._check_open(name)
             found = self._stored.get(name) or self._new.get(name)
@@ -121,7 +121,7 @@ class BusinessCatalogue:
             self._closed.add(name)
 
     def reopen(self, name: str) -> None:
-        """Undo `close`."""
+        """Accept connections to a name again after `close`."""
         with self._lock:
             self._closed.discard(name)
 
@@ -133,7 +133,7 @@ class BusinessCatalogue:
     # -- adding and removing -----------------------------------------------------------------------------------
 
     def load(self, store: Store, businesses: Iterable[Business]) -> None:
-        """Replace the stored businesses by those found in the store."""
+        """Set the stored businesses to those read from the store, and continue after the highest number."""
         found = {business.name: business for business in businesses}
         highest = int.from_bytes(store.get(keys.STATE, keys.NUMBER) or b"", "big")
         with self._lock:
@@ -141,7 +141,7 @@ class BusinessCatalogue:
             self._number = max([highest, *(business.number for business in found.values())])
 
     def adopt(self, name: str) -> Business:
-        """Return the local copy of a business of the cluster; create it if it is missing, because its log follows."""
+        """Return this broker's copy of a business of the cluster; create it if it is missing, as its log follows."""
         with self._lock:
             found = self._stored.get(name) or self._new.pop(name, None)
             if found is None:
@@ -151,19 +151,19 @@ class BusinessCatalogue:
             return found
 
     def reserve_number(self) -> int:
-        """Return a number that no business has had."""
+        """Return a new number for a business; no business has had it before."""
         with self._lock:
             self._number += 1
             return self._number
 
     def mark_stored(self, business: Business) -> None:
-        """Record that a business is on disk."""
+        """Record that a new business now has data on disk."""
         with self._lock:
             if self._new.pop(business.name, None) is not None:
                 self._stored[business.name] = business
 
     def begin_forgetting(self, name: str) -> Business:
-        """Begin to forget a business: it is no longer found. Raises Unavailable, or Refused while it is in use."""
+        """Begin to remove a business: it is no longer found. Raises Unavailable, or Refused while it is in use."""
         with self._lock:
             found = self._find(name)
             if self._holders[found]:
@@ -174,18 +174,18 @@ class BusinessCatalogue:
             return found
 
     def cancel_forgetting(self, business: Business) -> None:
-        """Undo `begin_forgetting`: it could not be forgotten."""
+        """Make a business available again, because its removal has failed."""
         with self._lock:
             self._leaving.pop(business.name, None)
             self._stored[business.name] = business
 
     def finish_forgetting(self, name: str) -> None:
-        """Finish what `begin_forgetting` began: the name may be used again."""
+        """Complete the removal of a business: its name may be used again."""
         with self._lock:
             self._leaving.pop(name, None)
 
     def save_number(self, batch: StoreBatch) -> None:
-        """Write the highest number that was ever used."""
+        """Put the highest business number ever used into a write batch."""
         with self._lock:
             batch.put(keys.STATE, keys.NUMBER, self._number.to_bytes(4, "big"))
 

@@ -1,7 +1,7 @@
-"""How consumers attach, acknowledge, stay away and expire, and how far back the queue goes, as pure functions.
+"""Consumer positions, absence and expiry, and the trimming of the queue that follows, as pure functions.
 
-A consumer has two positions: what it has applied, and what it may still request. They differ while one
-of its tables is held. An acknowledgement of a consumer that knows only one position moves both.
+A consumer has two positions: its applied position, and its kept position, from where on it may still request changes.
+They differ while one of its tables is held. An acknowledgement of a consumer that knows only one position moves both.
 
 Trimming keeps everything that a known consumer, a snapshot or the full data still needs, and `retain_bytes` below that.
 For an absent consumer, the queue is kept until the consumer is forgotten, or absent for `consumer_ttl_s`.
@@ -21,7 +21,7 @@ _AWAY_STORED_MAX_US = 600 * 10**6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerState:
-    """A group of one business, or one transient reader.
+    """The state of one consumer group of a business, or of one transient reader.
 
     Every offset below `acknowledged` is applied; the queue is kept from `kept` on. `token` names the attachment, 0 if
     there is none. `away_us` is how long no stream was attached while the broker ran.
@@ -42,9 +42,9 @@ class ConsumerState:
 
 
 def attach(known: ConsumerState | None, wanted: ConsumerState, *, kept: int | None, log_start: int) -> ConsumerState:
-    """Return the record of a consumer that reads from `wanted.acknowledged` on.
+    """Return the new record of a consumer whose stream begins at `wanted.acknowledged`.
 
-    Without `kept`, the queue that is kept for the group stays: only an acknowledgement releases it.
+    If `kept` is None, the group's kept position stays: only an acknowledgement moves it.
     """
     offset = wanted.acknowledged
     if kept is None:
@@ -53,7 +53,7 @@ def attach(known: ConsumerState | None, wanted: ConsumerState, *, kept: int | No
 
 
 def acknowledge(known: ConsumerState, *, applied: int, kept: int | None, end: int, now_us: int) -> ConsumerState:
-    """Return the record after an acknowledgement: no position moves back, or beyond the queue's `end`.
+    """Return the consumer's record after an acknowledgement: no position moves back, or beyond the queue's `end`.
 
     `applied` 0 means unknown; `kept` None means the same as `applied`.
     """
@@ -63,19 +63,19 @@ def acknowledge(known: ConsumerState, *, applied: int, kept: int | None, end: in
 
 
 def detach(known: ConsumerState, *, now_us: int) -> ConsumerState:
-    """Return the record of a group whose stream has ended."""
+    """Return the record of a consumer group after its stream has ended."""
     return replace(known, token=0, away_us=0, updated_at_us=now_us)
 
 
 def count_absence(known: ConsumerState, passed_us: int) -> ConsumerState:
-    """Count time in which the broker ran without a stream of the consumer."""
+    """Return the record with `passed_us`, at most a minute, added to its absence, unless it is connected."""
     if known.is_connected:
         return known
     return replace(known, away_us=known.away_us + min(max(passed_us, 0), AWAY_STEP_MAX_US))
 
 
 def should_store_absence(before: ConsumerState, after: ConsumerState, ttl_s: float) -> bool:
-    """Whether an absence has grown enough to be stored; a crash loses the rest."""
+    """Whether an absence has grown enough to be stored; after a crash, time that was not stored is lost."""
     step_us = max(1, min(_AWAY_STORED_MAX_US, int(ttl_s * 1e6) // _AWAY_PARTS))
     return before.away_us // step_us != after.away_us // step_us
 
@@ -86,13 +86,13 @@ def has_expired(consumer: ConsumerState, ttl_s: float) -> bool:
 
 
 def kept_offsets(consumers: Iterable[ConsumerState]) -> list[int]:
-    """Return the offsets from which the queue must be kept; a transient reader counts while it is attached."""
+    """Return the offsets from which consumers need the queue; a transient reader counts while it is attached."""
     return [c.kept for c in consumers if c.is_connected or not c.transient]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueMark:
-    """The position of the queue at a time. It dates tombstones, which therefore need no time of their own."""
+    """The end of the queue at a point in time: the age of a tombstone follows from such marks and its Sequence."""
 
     at_us: int
     sequence: int
@@ -100,7 +100,7 @@ class QueueMark:
 
 
 def trim_point(materialised: int, kept: Iterable[int], pins: Iterable[int]) -> int:
-    """Return the offset below which nothing is needed; `kept` are the offsets of the consumers."""
+    """Return the offset below which neither full data, consumers (`kept`) nor snapshots (`pins`) need the queue."""
     return min([materialised, *kept, *pins])
 
 
@@ -112,7 +112,7 @@ def tombstone_limit(marks: Iterable[QueueMark], trim: int, now_us: int, age_us: 
 def add_mark(
     marks: list[QueueMark], mark: QueueMark, *, every_us: int = 600 * 10**6, keep: int = 300
 ) -> list[QueueMark]:
-    """Add a mark, at most one each ten minutes, for two days.
+    """Add a mark unless the last one is less than ten minutes old; return the marks of the last two days.
 
     A mark far before the last one is added too: the clock was set back, and without newer marks no tombstone would be
     removed until the clock has caught up.

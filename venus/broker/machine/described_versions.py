@@ -1,8 +1,8 @@
-"""Which table versions are described at the end of a log; rows of any other version cannot be read.
+"""The table versions whose schemas a log has, up to its end; rows of any other version cannot be read.
 
-A rollback removes every later half message with it, so a half message may rely on the descriptions of an undecided
-one. `Business.schemas` has the committed versions. The others are kept beside the proposed state that they belong to,
-and rebuilt if that state was truncated.
+A rollback removes every later half message with it, so a half message may rely on the descriptions of an undecided one.
+`Business.schemas` has the committed versions. Those of undecided half messages are kept together with the proposed
+state, and collected again once that state is truncated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from venus.wire import broker_pb2, change_pb2
 
 
 def find_missing_versions(business: Business, content: Envelope) -> set[Version]:
-    """Return the versions of an arriving half message's changes that neither it nor anything before it describes."""
+    """Return the versions in an arriving half message that neither it nor any earlier batch describes."""
     if content.versions <= business.schemas:
         return set()
     unknown = set(content.versions).difference(business.schemas, content.described_versions)
@@ -36,7 +36,7 @@ def check_versions(business: Business, content: Envelope, where: str) -> None:
 
 
 def newest_versions(business: Business) -> list[broker_pb2.KnownTable]:
-    """Return every table that was ever described here, with its newest version and Sequence."""
+    """Return every table that was ever described in this business, with its newest version and Sequence."""
     versions: dict[int, int] = {}
     for table_id, version in business.schemas:
         versions[table_id] = max(version, versions.get(table_id, 0))
@@ -48,7 +48,7 @@ def newest_versions(business: Business) -> list[broker_pb2.KnownTable]:
 
 
 def find_contradiction(store: Store, business: Business, content: Envelope) -> change_pb2.TableSchema | None:
-    """Return the stored schema of a version that `content` describes as another table, or with other columns."""
+    """Return a known schema that contradicts one in `content`: another table, or other columns; None if none does."""
     for schema in content.schemas:
         found = store.get(keys.STATE, keys.schema_key(business.number, schema.table_id, schema.version))
         if found is None:
@@ -62,7 +62,7 @@ def find_contradiction(store: Store, business: Business, content: Envelope) -> c
 
 
 def _find_other_name(store: Store, business: Business, schema: change_pb2.TableSchema) -> change_pb2.TableSchema | None:
-    """Return the known table if its number had another name: within one history no table is renamed.
+    """Return the known table if `schema` gives its id another name: within one history no table is renamed.
 
     A database of another kind that continues the history may write the names in its own way.
     """
@@ -88,13 +88,13 @@ def _newest_dialect(store: Store, business: Business, table_id: int) -> str:
 
 
 def _row_layout(schema: change_pb2.TableSchema) -> tuple[object, ...]:
-    """Return what identifies the table and decides how its rows are read."""
+    """Return what identifies a table (its names) and decides how its rows are read (key and columns)."""
     columns = tuple((c.number, c.name, c.type.kind) for c in schema.columns)
     return schema.namespace, schema.name, tuple(schema.key), columns
 
 
 def record_proposed_versions(business: Business, taken: EntryStep, content: Envelope | None) -> None:
-    """Update the described versions with a proposed entry, if they belong to the state before it."""
+    """Add the versions that a proposed entry describes to the known ones, if these belong to the state before it."""
     known = business.described
     if known.state is taken.before and not taken.removed:
         known.state = taken.after

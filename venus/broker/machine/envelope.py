@@ -1,7 +1,7 @@
 """The envelope of a batch: what the broker must know of a BatchBody without decoding any row.
 
-It is read twice: when the half message arrives, so that an inconsistent body is refused before it is acknowledged, and
-when the full data is materialised.
+The envelope is read twice: when the half message arrives, so that an inconsistent body is refused before it is
+acknowledged, and when the full data is materialised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionFigures:
-    """The contribution of a section to the statistics of its table."""
+    """What a section (the changes of one table in a batch) adds to the statistics of its table."""
 
     table_id: int
     changes: int
@@ -38,7 +38,7 @@ class SectionFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """The envelope of a batch. `tables` are the tables with sections or schemas in it."""
+    """The envelope of a batch: its number, Sequences, cut, tables and schemas, but no rows."""
 
     batch_no: int
     first_sequence: int
@@ -54,12 +54,12 @@ class Envelope:
 
     @property
     def described_versions(self) -> set[Version]:
-        """The table versions that it describes."""
+        """The table versions whose schemas are in the batch."""
         return {(schema.table_id, schema.version) for schema in self.schemas}
 
     @property
     def tables(self) -> tuple[int, ...]:
-        """The tables that a filter is compared with."""
+        """The ids of the tables with changes or schemas in the batch."""
         return tuple(sorted({c.table_id for c in self.changes} | {s.table_id for s in self.schemas}))
 
 
@@ -87,6 +87,7 @@ def open_mirrored_body(body: bytes) -> Envelope:
 
 
 def _check_sections(message: change_pb2.BatchBody, *, mirrored: bool) -> None:
+    """Raise ProtocolError unless each section is consistent and all together have the declared number of changes."""
     for table in message.tables:
         if mirrored and table.kind == change_pb2.TableChanges.LEFT_OUT:
             _check_left_out(message.batch_no, table)
@@ -99,7 +100,7 @@ def _check_sections(message: change_pb2.BatchBody, *, mirrored: bool) -> None:
 
 
 def parse_body(body: bytes) -> change_pb2.BatchBody:
-    """Read the protobuf message. Raises ProtocolError."""
+    """Decode the protobuf message of a batch. Raises ProtocolError."""
     try:
         return change_pb2.BatchBody.FromString(body)
     except DecodeError as error:
@@ -107,15 +108,15 @@ def parse_body(body: bytes) -> change_pb2.BatchBody:
 
 
 def read_change_count(body: bytes) -> int:
-    """Return the number of changes that a body declares, 0 if it is no batch; `open_body` checks all of it.
+    """Return the number of changes that a batch declares, without checking it; 0 if the bytes are no batch.
 
-    Fields 1 to 3 are its first bytes, where our adapters write them; anything else is parsed.
+    Adapters write fields 1 to 3 first, so these are read directly; any other order is parsed.
     """
     at = 0
     for number in (1, 2, 3):
         if at >= len(body) or body[at] != number << 3:
             break
-        value, at = _varint(body, at + 1)
+        value, at = _decode_varint(body, at + 1)
         if number == 3:
             return value
     try:
@@ -124,8 +125,8 @@ def read_change_count(body: bytes) -> int:
         return 0
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the position after it; a number that is cut off ends with the body."""
+def _decode_varint(body: bytes, at: int) -> tuple[int, int]:
+    """Decode a protobuf varint; return it and the position after it. A truncated one ends with the body."""
     value = shift = 0
     while at < len(body):
         value |= (body[at] & 0x7F) << shift
@@ -162,7 +163,7 @@ def build_envelope(message: change_pb2.BatchBody) -> Envelope:
         cut_end=message.cut_end,
         captured_at_us=message.captured_at_us,
         changes=tuple(changes),
-        schemas=tuple(_copy(schema) for schema in message.schemas),
+        schemas=tuple(_copy_schema(schema) for schema in message.schemas),
         versions=frozenset(
             [
                 (table.table_id, table.schema_version)
@@ -176,7 +177,7 @@ def build_envelope(message: change_pb2.BatchBody) -> Envelope:
 
 
 def build_sections(message: change_pb2.BatchBody) -> list[ChangeSection]:
-    """Return the sections with their Sequences; nothing is copied."""
+    """Return the sections of a parsed batch, each with its first Sequence; their bytes are not copied."""
     sequence = message.first_sequence
     found = []
     for table in message.tables:
@@ -200,19 +201,20 @@ def build_sections(message: change_pb2.BatchBody) -> list[ChangeSection]:
     return found
 
 
-def _copy(schema: change_pb2.TableSchema) -> change_pb2.TableSchema:
+def _copy_schema(schema: change_pb2.TableSchema) -> change_pb2.TableSchema:
     copy = change_pb2.TableSchema()  # a reference into a message would keep the whole batch in memory
     copy.CopyFrom(schema)
     return copy
 
 
 def _check_left_out(batch_no: int, table: change_pb2.TableChanges) -> None:
-    """Raise ProtocolError if a section of left-out changes has rows."""
+    """Raise ProtocolError if a section that only counts left-out changes has rows."""
     if table.record_ids or table.record_id_sizes or table.rows or table.row_sizes or table.is_deleted:
         raise ProtocolError(f"batch {batch_no}: a LEFT_OUT section has rows")
 
 
 def _check_section(batch_no: int, table: change_pb2.TableChanges) -> None:
+    """Raise ProtocolError unless the kind, the sizes and the deletion marks of a section are consistent."""
     where = f"batch {batch_no}, table {table.table_id}"
     if table.kind not in _KINDS:
         raise ProtocolError(f"{where}: unknown kind of section {table.kind}")

@@ -6,7 +6,7 @@ Sequence is not above it do not exist. So TRUNCATE and the end of a sweep remove
 them.
 
 Sequences of a queue increase, so a section that starts above everything materialised is not compared with what is
-stored (`fold` with `stored=None`); any other section is compared. Both ways have the same result.
+stored (`fold_section` with `stored=None`); any other section is compared. Both ways have the same result.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSection:
-    """The changes of one table in a batch, change i having Sequence `first_sequence + i`."""
+    """The changes of one table in a batch; change i has Sequence `first_sequence + i`."""
 
     table_id: int
     schema_version: int
@@ -72,7 +72,7 @@ class ChangeSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionEffect:
-    """The effect of a section: keys with their new values, and the table's floor.
+    """The effect of a section on the full data: keys with their new values, and the table's floor.
 
     `clear` = every stored row of the table may be removed first, in the same write.
     """
@@ -85,9 +85,9 @@ class SectionEffect:
 
 
 def fold_section(section: ChangeSection, prefix: bytes, floor: int, stored: Stored | None) -> SectionEffect:
-    """Return the effect of a section on the keys `prefix` + record_id.
+    """Return what a section writes into the full data; its rows have the keys `prefix` + record_id.
 
-    `stored` looks up values by key; None = everything that is stored is older.
+    `stored` looks up values by key; None = all stored values are older, so none is looked up.
     """
     if section.kind is ChangeKind.TRUNCATE:
         return SectionEffect(floor=max(floor, section.first_sequence), clear=stored is None)
@@ -100,13 +100,13 @@ def fold_section(section: ChangeSection, prefix: bytes, floor: int, stored: Stor
     values = encode_values(section)
     if stored is None:
         return SectionEffect(keys=keys, values=values, floor=floor)
-    return _compare(section, keys, values, floor, stored)
+    return _fold_newer(section, keys, values, floor, stored)
 
 
-def _compare(
+def _fold_newer(
     section: ChangeSection, keys: list[bytes], values: list[bytes], floor: int, stored: Stored
 ) -> SectionEffect:
-    """Return the effect of a section whose changes are compared with the stored values."""
+    """Return the effect of those changes of a section that are newer than the stored values."""
     current = dict(stored(keys))
     written: dict[bytes, bytes] = {}
     stale = 0
@@ -120,7 +120,7 @@ def _compare(
 
 
 def choose_write(sequence: int, is_deleted: bool, stored: bytes | None, floor: int) -> WrittenKind:
-    """Return what one change writes, by `_RULES`."""
+    """Return whether a change writes a row, a tombstone, or nothing because it is not newer, by `_RULES`."""
     if sequence <= floor:
         return WrittenKind.NOTHING
     if stored is None:
@@ -145,7 +145,7 @@ def encode_values(section: ChangeSection) -> list[bytes]:
 
 
 def find_garbage(values: Sequence[bytes], floor: int, forget_below: int) -> list[int]:
-    """Return the positions of values that may be removed: below the floor, or tombstones below `forget_below`."""
+    """Return the positions of removable values: not above the floor, or tombstones below `forget_below`."""
     heads = np.frombuffer(b"".join([value[:HEAD_BYTES] for value in values]), dtype=HEAD)
     dead = (heads["sequence"] <= floor) | (((heads["flags"] & TOMBSTONE) != 0) & (heads["sequence"] < forget_below))
     found: list[int] = np.flatnonzero(dead).tolist()
@@ -153,6 +153,6 @@ def find_garbage(values: Sequence[bytes], floor: int, forget_below: int) -> list
 
 
 def has_tombstones(values: Sequence[bytes], forget_below: int) -> bool:
-    """Whether some values are tombstones that must be kept: at or above `forget_below`."""
+    """Whether any value is a tombstone that must be kept, because its Sequence is not below `forget_below`."""
     heads = np.frombuffer(b"".join([value[:HEAD_BYTES] for value in values]), dtype=HEAD)
     return bool((((heads["flags"] & TOMBSTONE) != 0) & (heads["sequence"] >= forget_below)).any())

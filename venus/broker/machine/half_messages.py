@@ -40,7 +40,7 @@ class CounterLimit:
     floor: int = 0
 
     def largest(self, known: int) -> int:
-        """Return the largest accepted value."""
+        """Return the largest value that is accepted after `known`."""
         return max(known, self.floor) + self.jump_max
 
 
@@ -56,12 +56,12 @@ COUNTER_LIMITS = {
 
 
 def is_within_limit(counter: str, value: int, known: int) -> bool:
-    """Whether a value is accepted."""
+    """Whether a counter's new value is close enough to the known value to be accepted."""
     return value <= COUNTER_LIMITS[counter].largest(known)
 
 
 def check_limit(where: str, counter: str, value: int, known: int) -> None:
-    """Raise ProtocolError for a value that jumps too far."""
+    """Raise ProtocolError, which begins with `where`, if a counter's new value is too far above the known one."""
     if not is_within_limit(counter, value, known):
         raise ProtocolError(
             f"{where} has {counter} {value}: it must be {COUNTER_LIMITS[counter].largest(known)} at most"
@@ -69,7 +69,7 @@ def check_limit(where: str, counter: str, value: int, known: int) -> None:
 
 
 class SharedSequence(Sequence[T]):
-    """A view of a list that only ever grows. Equal to any sequence with the same elements."""
+    """An immutable sequence whose versions share one list. Equal to any sequence with the same elements."""
 
     __slots__ = ("_items", "_start", "_stop")
 
@@ -78,7 +78,7 @@ class SharedSequence(Sequence[T]):
         self._start, self._stop = 0, len(self._items)
 
     def with_item(self, item: T) -> SharedSequence[T]:
-        """Return these elements and one more, in constant time for the newest version."""
+        """Return a new version that ends with `item`, in constant time if this is the newest version."""
         found = self
         if len(self._items) != self._stop:  # another version has appended here
             found = SharedSequence(self)
@@ -120,7 +120,7 @@ class SharedSequence(Sequence[T]):
         return f"Shared({list(self)!r})"
 
     def _view(self, start: int, stop: int) -> SharedSequence[Any]:
-        """Return a part of these elements, copied once most of the list is skipped."""
+        """Return a version with these elements of the shared list, copied once most of the list is skipped."""
         if start > _COPY_ABOVE and start > stop - start:
             return SharedSequence(self._items[start:stop])
         found: SharedSequence[Any] = SharedSequence.__new__(SharedSequence)
@@ -142,7 +142,7 @@ RESYNC_HINT = (
 
 
 class HalfStage(Enum):
-    """The stage of a half message."""
+    """The stage of a half message: absent, undecided, committed or rolled back."""
 
     ABSENT = auto()
     HALF = auto()
@@ -151,7 +151,7 @@ class HalfStage(Enum):
 
 
 class HalfEvent(Enum):
-    """An event of a half message: it arrives, or a decision on it arrives."""
+    """What can arrive for a half message: the half message itself, or a decision on it."""
 
     HALF = auto()
     COMMIT = auto()
@@ -160,7 +160,7 @@ class HalfEvent(Enum):
 
 
 class HalfAction(Enum):
-    """The reaction of the broker to an event."""
+    """What the broker does when a half message, or a decision on it, arrives."""
 
     PERSIST = auto()
     COMMIT = auto()
@@ -192,7 +192,7 @@ _STAGE = {Verdict.COMMIT: HalfStage.COMMITTED, Verdict.ROLLBACK: HalfStage.ROLLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfMessage:
-    """A half message without its body, which the log has at `index`."""
+    """A half message (prepared batch) without its body, which is in the log at `index`."""
 
     batch_no: int
     digest: int
@@ -205,12 +205,12 @@ class HalfMessage:
 
     @property
     def last_sequence(self) -> int:
-        """The Sequence of its last change; first - 1 if it has none."""
+        """The Sequence of the last change; first_sequence - 1 if the batch is empty."""
         return self.first_sequence + self.count - 1
 
     @property
     def offsets(self) -> int:
-        """How many offsets it takes: an empty batch takes one, so that it has a position in the queue too."""
+        """How many offsets the batch takes: an empty batch takes one, so that it has a position in the queue too."""
         return self.lost or max(self.count, 1)
 
 
@@ -226,7 +226,7 @@ class HalfOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfState:
-    """The half messages of one business."""
+    """State of a business: undecided half messages, recent decisions, producer epoch, queue's end, mirror and home."""
 
     epoch: int = 0
     producer: str = ""
@@ -241,33 +241,33 @@ class HalfState:
 
     @property
     def is_mirror(self) -> bool:
-        """Whether its changes come from the set above, without a producer here."""
+        """Whether the changes of the business come from the set above, not from a producer."""
         return self.mirror is not None and not (self.home is not None and self.home.here)
 
     @property
     def is_replaced(self) -> bool:
-        """Whether this was the home until another set was promoted."""
+        """Whether this set was the home of the business until another set was promoted."""
         return self.mirror is None and self.home is not None and not self.home.here
 
     @property
     def end_batch(self) -> int:
-        """The newest batch that is on disk, decided or not."""
+        """The number of the newest batch, decided or not."""
         return self.halves[-1].batch_no if self.halves else self.last_batch
 
     @property
     def end_sequence(self) -> int:
-        """The newest Sequence that is on disk, decided or not."""
+        """The newest Sequence of any batch, decided or not."""
         return self.halves[-1].last_sequence if self.halves else self.last_sequence
 
     def find_undecided(self, batch_no: int) -> HalfMessage | None:
-        """Return the undecided half message with this number; the numbers are dense."""
+        """Return the undecided half message with this batch number, or None. Batch numbers are dense."""
         at = batch_no - self.last_batch - 1
         return self.halves[at] if 0 <= at < len(self.halves) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionAnswer:
-    """The answer to a decision: COMMIT through `batch_no`, or ROLLBACK from it."""
+    """The answer to a decision: committed up to `batch_no`, or rolled back from `batch_no` on."""
 
     verdict: Verdict
     batch_no: int
@@ -316,7 +316,7 @@ def judge_decision(state: HalfState, epoch: int, batch_no: int, digest: int, ver
 
 
 def find_stage(state: HalfState, batch_no: int, digest: int, mismatch: type[ProtocolError]) -> HalfStage:
-    """Return the stage of a batch. A number may be used again after a rollback, hence the digest."""
+    """Return the stage of a batch; a number may be used again after a rollback, so the digest must match too."""
     for outcome in reversed(state.outcomes):
         if outcome.batch_no == batch_no and outcome.digest == digest and state.find_undecided(batch_no) is None:
             return _STAGE[outcome.verdict]
@@ -336,7 +336,7 @@ def find_stage(state: HalfState, batch_no: int, digest: int, mismatch: type[Prot
 
 
 def recorded_answer(state: HalfState, batch_no: int, digest: int, verdict: Verdict) -> DecisionAnswer:
-    """Return the answer to a decision that was made before, or that decides nothing."""
+    """Return the answer to a repeated decision, or to one that decides nothing."""
     for outcome in reversed(state.outcomes):
         if (outcome.batch_no, outcome.digest, outcome.verdict) == (batch_no, digest, verdict):
             return DecisionAnswer(verdict=verdict, batch_no=batch_no, next_offset=outcome.next_offset)
@@ -347,9 +347,9 @@ def recorded_answer(state: HalfState, batch_no: int, digest: int, verdict: Verdi
 
 
 def check_producer(state: HalfState, source_last_batch: int) -> None:
-    """Refuse a producer whose source has committed more than this broker ever received (rule 6).
+    """Raise Diverged if the source has committed more than this broker ever received (rule 6).
 
-    After an unclean election that is expected: the broker asks the producer what is missing.
+    After an unclean election this is expected: the broker asks the producer what is missing.
     """
     if source_last_batch > state.end_batch and not has_unmeasured(state.losses):
         raise Diverged(
@@ -360,7 +360,7 @@ def check_producer(state: HalfState, source_last_batch: int) -> None:
 
 
 def check_epoch(state: HalfState, source_epoch: int) -> None:
-    """Refuse an epoch that leaves no room for those of later producers."""
+    """Raise ProtocolError if a source's epoch leaves no room for the epochs of later producers."""
     if source_epoch > max(state.epoch, EPOCH_MAX):
         raise ProtocolError(f"the source's epoch is {source_epoch}: it must be from 0 to {max(state.epoch, EPOCH_MAX)}")
 
@@ -375,7 +375,7 @@ def next_epoch(state: HalfState, source_epoch: int, at_us: int) -> int:
 
 
 def raise_epoch(state: HalfState, epoch: int, producer: str) -> HalfState:
-    """Make `producer` the only accepted producer."""
+    """Return the state with a new epoch, in which `producer` is the only accepted producer."""
     return replace(state, epoch=epoch, producer=producer)
 
 
@@ -385,7 +385,7 @@ def with_halves(state: HalfState, halves: Iterable[HalfMessage]) -> HalfState:
 
 
 def add_half(state: HalfState, half: HalfMessage) -> HalfState:
-    """Add a half message for which `judge_arrival` returned PERSIST."""
+    """Return the state with a new half message, for which `judge_arrival` returned PERSIST."""
     assert half.batch_no == state.end_batch + 1, "halves are persisted in order"
     return HalfState(  # twice as fast as `replace`, and it runs for every half message
         epoch=state.epoch,
@@ -402,7 +402,7 @@ def add_half(state: HalfState, half: HalfMessage) -> HalfState:
 
 
 def commit(state: HalfState, batch_no: int) -> tuple[HalfState, tuple[tuple[int, HalfMessage], ...]]:
-    """Commit every half message up to `batch_no`; return them with their base offsets."""
+    """Commit every half message up to `batch_no`; return the new state, and the batches with base offsets."""
     through = batch_no - state.last_batch
     decided, left = state.halves[:through], state.halves[through:]
     assert decided, "commit of nothing"
@@ -427,7 +427,7 @@ def commit(state: HalfState, batch_no: int) -> tuple[HalfState, tuple[tuple[int,
 
 
 def roll_back(state: HalfState, batch_no: int) -> tuple[HalfState, tuple[HalfMessage, ...]]:
-    """Remove every half message from `batch_no` on: later ones depend on the batch that is rolled back."""
+    """Remove half messages from `batch_no` on, as later ones depend on it; return the new state and those removed."""
     keep = batch_no - state.last_batch - 1
     left, removed = state.halves[:keep], state.halves[keep:]
     assert removed, "rollback of nothing"

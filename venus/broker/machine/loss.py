@@ -2,7 +2,7 @@
 
 VENUS 3.1, `availability`; Minos: the home is gone, and another core set becomes the home. A leader that may lack
 acknowledged data records that with the entry that begins its term; a promoted set records it with the entry that makes
-it the home. The producer then reports what the source has committed. The window is the part of it that the log lacks.
+it the home. The producer then reports what the source has committed. The part that the log lacks is the loss window.
 Its offsets are skipped, so that none is assigned twice. Its rows are in the source, and a repair ships them again.
 
 `Loss` is a window in the log of the business. `LossWindow` is the window of an election in the coordinator's record,
@@ -24,11 +24,11 @@ LOSSES_MAX = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """The window of one unclean election or promotion: offsets from `first_offset` to below `end_offset`.
+    """The loss window of one unclean election or promotion: offsets from `first_offset` to below `end_offset`.
 
-    -1 = not measured yet. The loss of an election stays here; the coordinator's record says whether it is closed. The
-    loss of a promotion has a `home_term` and no term, and is closed here. `verified` are the consumer groups whose
-    targets were compared and repaired since; `given_up` = an operator has given it up.
+    `end_offset` -1 = not measured yet. The loss of an election stays here; the coordinator's record says whether it is
+    closed. The loss of a promotion has a `home_term` and no term, and is closed here. `verified` are the consumer
+    groups whose targets were compared and repaired since; `given_up` = an operator has given it up.
     """
 
     term: int
@@ -43,12 +43,12 @@ class Loss:
 
     @property
     def is_measured(self) -> bool:
-        """Whether a producer has reported what is missing."""
+        """Whether the producer has reported which changes are missing."""
         return self.end_offset >= 0
 
     @property
     def window(self) -> LossWindow:
-        """The window as the coordinator's record has it."""
+        """The loss in the form of the coordinator's record."""
         return LossWindow(
             term=self.term,
             first_offset=self.first_offset,
@@ -60,24 +60,24 @@ class Loss:
 
 
 def add_election_loss(losses: tuple[Loss, ...], term: int, offset: int, batch_no: int) -> tuple[Loss, ...]:
-    """Add the loss of a leader whose log ends before `offset` and `batch_no`, and may lack what follows."""
+    """Add an unmeasured loss of an unclean election: the log may lack everything from `offset` and `batch_no` on."""
     return (*losses, Loss(term=term, first_offset=offset, first_batch=batch_no))[-LOSSES_MAX:]
 
 
 def add_promotion_loss(losses: tuple[Loss, ...], home_term: int, offset: int, batch_no: int) -> tuple[Loss, ...]:
-    """Add the loss of a promoted mirror, which may lack what its home had from `offset` and `batch_no` on."""
+    """Add an unmeasured loss of a promotion: the log may lack everything from `offset` and `batch_no` on."""
     return (*losses, Loss(term=0, home_term=home_term, first_offset=offset, first_batch=batch_no))[-LOSSES_MAX:]
 
 
 def promotion_losses(losses: Iterable[Loss]) -> list[Loss]:
-    """Return the losses of promotions that are not given up."""
+    """Return the losses of promotions that no operator has given up."""
     return [loss for loss in losses if loss.home_term and not loss.given_up]
 
 
 def close_verified(
     losses: tuple[Loss, ...], home_terms: Collection[int], *, group: str, groups: Collection[str]
 ) -> tuple[Loss, ...]:
-    """Record that a group's target equals the source; drop a window once all of `groups` are recorded."""
+    """Mark losses of promotions as repaired for a consumer group; drop those repaired for all of `groups`."""
     after = []
     for loss in losses:
         if loss.home_term in home_terms and loss.home_term and loss.is_measured:
@@ -89,7 +89,7 @@ def close_verified(
 
 
 def give_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Loss, ...]:
-    """Give up losses of promotions. An unmeasured loss stays, but hidden, because the producer must still be asked."""
+    """Drop losses of promotions for an operator. Unmeasured ones stay, hidden: the producer must still be asked."""
     return tuple(
         replace(loss, given_up=True) if loss.home_term in home_terms and loss.home_term else loss
         for loss in losses
@@ -98,44 +98,44 @@ def give_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Loss
 
 
 def measure(losses: tuple[Loss, ...], missing: Loss) -> tuple[Loss, ...]:
-    """Set the changes missing after the newest entry, in every window that is not measured."""
+    """Give every unmeasured loss the range `missing` that the producer reported; drop finished promotion losses."""
 
-    def with_end(loss: Loss) -> Loss:
+    def measured_loss(loss: Loss) -> Loss:
         return replace(
             missing, term=loss.term, home_term=loss.home_term, verified=loss.verified, given_up=loss.given_up
         )
 
-    known = [loss if loss.is_measured else with_end(loss) for loss in losses]
+    known = [loss if loss.is_measured else measured_loss(loss) for loss in losses]
     # no other record lists losses of promotions, so a window that is empty or given up is finished
     done = [loss for loss in known if loss.home_term and (loss.given_up or loss.end_offset == loss.first_offset)]
     return tuple(loss for loss in known if loss not in done)
 
 
 def has_unmeasured(losses: Iterable[Loss]) -> bool:
-    """Whether any loss is not measured yet."""
+    """Whether the producer has not reported yet what is missing for one of the losses."""
     return any(not loss.is_measured for loss in losses)
 
 
 def encode(losses: Iterable[Loss]) -> list[tuple[Any, ...]]:
-    """Return the rows to store."""
+    """Encode losses for the stored record of a business."""
     return [astuple(loss) for loss in losses]
 
 
 def decode(stored: Iterable[Iterable[Any]]) -> tuple[Loss, ...]:
-    """Read the rows of `encode`; an older broker stored fewer fields."""
+    """Decode losses from the stored record of a business; an older broker stored fewer fields."""
     names = [field.name for field in fields(Loss)]
     found = (Loss(**dict(zip(names, values, strict=False))) for values in stored)
     return tuple(replace(loss, verified=tuple(loss.verified)) for loss in found)
 
 
 def unrecorded_terms(known: Leadership) -> tuple[int, ...]:
-    """Return the unclean terms whose loss is not recorded yet."""
+    """Return the terms of unclean elections for which the coordinator's record has no measured loss."""
     measured = {window.term for window in known.losses if window.is_measured}
     return tuple(term for term in known.unclean_terms if term not in measured)
 
 
 def record_losses(known: Leadership, losses: Iterable[Loss]) -> Leadership | None:
-    """Return the record with the open windows updated from the leader's log; None = it is up to date.
+    """Return the coordinator's record updated with the losses in the leader's log; None = it is up to date.
 
     An empty window is closed: the source has nothing that the log lacks.
     """
@@ -153,9 +153,9 @@ def record_losses(known: Leadership, losses: Iterable[Loss]) -> Leadership | Non
 
 
 def record_verification(known: Leadership, group: str, terms: Collection[int], groups: Collection[str]) -> Leadership:
-    """Return the record after a comparison of a group's target with source and full data, and its repair.
+    """Return the coordinator's record after the target of a consumer group was compared and repaired.
 
-    A window is closed once each of `groups` was compared and repaired.
+    A window is closed once the targets of all `groups` were compared and repaired.
     """
     losses = tuple(
         replace(window, verified=tuple(sorted({*window.verified, group})))
@@ -168,17 +168,17 @@ def record_verification(known: Leadership, group: str, terms: Collection[int], g
 
 
 def groups_to_verify(window: LossWindow, groups: Iterable[str]) -> list[str]:
-    """Return the groups whose targets are still to be compared."""
+    """Return the consumer groups whose targets are still to be compared for a loss window."""
     return sorted(set(groups) - set(window.verified))
 
 
 def is_leader_complete(known: Leadership) -> bool:
-    """Whether the leader must have what others have applied, unless an old data directory was restored by hand."""
+    """Whether the leader must have all acknowledged entries, unless an old data directory was restored by hand."""
     return known.policy is Policy.CONSISTENCY and not known.unclean_terms
 
 
 def divergence_message(effect: Reinstall) -> str:
-    """Return the message that this replica has stopped and keeps its data, with the ways out."""
+    """Return the message that this replica has stopped because its leader lacks entries, with the ways out."""
     leader = effect.leader.broker
     return (
         f"broker {leader} leads without acknowledged changes: {effect.reason}; this replica has stopped and keeps "

@@ -1,8 +1,8 @@
-"""The effects of log entries on a business: a table of the kinds of entries. No other code changes a business.
+"""The state machine of a business: what each kind of log entry changes. No other code changes a business.
 
-An entry is applied once the high watermark has reached it, and by the same steps when it is replayed after a crash.
-All effects go into one write batch together with the new `applied` index, so the store never holds half of them. Rows
-of a mirror's full data are counted here; the materialiser writes them.
+An entry is applied once the high watermark has reached it, and by the same steps when it is replayed after a crash. All
+effects go into one write batch together with the new `applied` index, so the store never holds half of them. Rows of a
+mirror's full data are counted here; the materialiser writes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from venus.wire import change_pb2, mirror_pb2
 
 @dataclass(slots=True)
 class EntryEffects:
-    """The effects of entries: batches that became visible, half messages that are decided or new."""
+    """What applied entries have changed for other threads: new batches, and half messages that are new or decided."""
 
     placed: list[queue_index.QueuedBatch] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
@@ -35,12 +35,12 @@ class EntryEffects:
 
 
 def take_step(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Return the step of one entry; `content` is the envelope if the body is a batch."""
+    """Return how an entry changes the half-message state; `content` is the envelope if the body is a batch."""
     return RULES[entry.kind].step(state, index, entry, content)
 
 
 def apply_pending(business: Business, through: int, batch: StoreBatch) -> EntryEffects:
-    """Apply what was appended in this process, up to the high watermark `through`."""
+    """Apply the entries appended in this process, up to the high watermark `through`."""
     business.log.committed = max(business.log.committed, through)
     applied = EntryEffects()
     while business.pending and business.pending[0].index <= through:
@@ -49,21 +49,21 @@ def apply_pending(business: Business, through: int, batch: StoreBatch) -> EntryE
 
 
 def reload(store: Store, business: Business) -> None:
-    """Discard changes in memory that are not on disk."""
+    """Read a business from disk again, and so discard changes in memory that are not on disk."""
     records.restore(store, business)
     business.log.find_end(store)
     propose_rest(store, business)
 
 
 def stop_applying(store: Store, business: Business) -> None:
-    """Return to what is applied on disk, and propose nothing after it: a later entry cannot be applied here."""
+    """Return to the state on disk and drop the later entries, because one of them cannot be applied here."""
     records.restore(store, business)
     business.log.find_end(store)
     business.pending.clear()
 
 
 def propose_rest(store: Store, business: Business) -> None:
-    """Propose the entries of the log that are not applied."""
+    """Add all log entries that are not applied yet to the proposed state."""
     business.pending.clear()
     business.proposed = business.applying
     for index, entry in business.log.read_entries(store, business.log.applied + 1, business.log.end):
@@ -71,7 +71,7 @@ def propose_rest(store: Store, business: Business) -> None:
 
 
 def propose(business: Business, index: int, entry: LogEntry) -> None:
-    """Propose an entry of the log."""
+    """Add an entry of the log to the proposed state and to the pending entries."""
     content = build_envelope(parse_body(entry.body)) if entry.kind in WITH_ENVELOPE else None
     taken = take_step(business.proposed, index, entry, content)
     business.proposed = taken.after
@@ -94,7 +94,7 @@ def replay(store: Store, business: Business) -> int:
 
 
 def apply(business: Business, pending: PendingEntry, batch: StoreBatch, effects: EntryEffects) -> None:
-    """Apply one entry; it must be the next one."""
+    """Apply the next pending entry: add its writes to `batch`, and what other threads must know to `effects`."""
     log = business.log
     assert pending.index == log.applied + 1, "entries are applied in order"
     step = pending.step
@@ -107,7 +107,7 @@ def apply(business: Business, pending: PendingEntry, batch: StoreBatch, effects:
 
 @dataclass(frozen=True, slots=True)
 class EntryApplication:
-    """The application of one entry: its effects on store, queue and tables, besides its step on the pure state."""
+    """Application of one entry to store, queue and tables, after its step on the half-message state."""
 
     business: Business
     pending: PendingEntry
@@ -116,7 +116,7 @@ class EntryApplication:
     effects: EntryEffects
 
     def do_nothing(self) -> None:
-        """Do nothing: the step does everything."""
+        """Do nothing: this kind of entry changes only the half-message state."""
 
     def store_half(self) -> None:
         """Store an undecided half message."""
@@ -130,7 +130,7 @@ class EntryApplication:
         self.effects.expected.append(found.batch_no)
 
     def decide(self) -> None:
-        """Move committed half messages to the queue; remove what is decided."""
+        """Move committed half messages to the queue; remove the stored records of all decided ones."""
         business, step = self.business, self.step
         if step.removed:
             business.add_to_counter("rollbacks")
@@ -157,7 +157,7 @@ class EntryApplication:
             self.business.add_to_counter("lost_rows", after.last_sequence - before.last_sequence)
 
     def add_mirrored_batch(self) -> None:
-        """Add a batch at the offsets that it has at the home."""
+        """Add a batch from the set above to the queue, at the offsets that it has at the home."""
         for offset, found in self.step.placed:
             self._begin_epoch(offset)
             self._add_to_queue(offset, found, self.pending.content)
@@ -166,13 +166,13 @@ class EntryApplication:
         self._add_mark()
 
     def _add_mark(self) -> None:
-        """Record the present position of the queue with its time."""
+        """Record the queue's end with the time of the entry."""
         business, after = self.business, self.step.after
         mark = QueueMark(at_us=self.pending.entry.at_us, sequence=after.last_sequence, next_offset=after.next_offset)
         business.marks = consumers.add_mark(business.marks, mark)
 
     def _begin_epoch(self, offset: int) -> None:
-        """Record where an epoch begins: consumers of older epochs must have stopped there.
+        """Record the first offset of a new producer epoch: consumers of older epochs must have stopped there.
 
         Not called while a loss is not measured, nor for the lost offsets: a consumer may have applied them in older
         epochs.
@@ -182,6 +182,7 @@ class EntryApplication:
             business.epochs = queue_index.add_epoch(business.epochs, epoch, offset, business.log_start)
 
     def _add_to_queue(self, offset: int, found: HalfMessage, content: Envelope | None) -> None:
+        """Add a batch to the queue at an offset, and update the statistics of its tables."""
         assert content is not None
         business, at_us = self.business, self.pending.entry.at_us
         place = queue_index.QueuedBatch(
@@ -209,6 +210,7 @@ class EntryApplication:
         self.effects.placed.append(place)
 
     def _update_tables(self, offset: int, content: Envelope) -> None:
+        """Update the names, versions and statistics of the tables in a committed batch."""
         business = self.business
         for schema in content.schemas:
             if (schema.table_id, schema.version) not in business.schemas:
@@ -228,6 +230,7 @@ class EntryApplication:
             records.save_table(self.batch, business.number, table_id, business.tables[table_id])
 
     def _add_schema(self, offset: int, schema: change_pb2.TableSchema) -> None:
+        """Store a table version and the offset at which it was described."""
         number, identity = self.business.number, (schema.table_id, schema.version)
         self.business.schemas.add(identity)
         value = records.encode_schema(offset, schema.SerializeToString())
@@ -247,7 +250,7 @@ class EntryApplication:
             _adopt_consumer(business, group, found)
 
     def begin_full_data(self) -> None:
-        """Drop queue, tables and versions, and begin at the cut."""
+        """Drop the queue, tables and versions of a mirror, and begin again at the cut of its full data."""
         business, batch = self.business, self.batch
         said, number = mirror_pb2.MirrorBegin.FromString(self.pending.entry.body), business.number
         batch.delete_range(keys.QUEUE, keys.queue_key(number, 0), keys.queue_key(number + 1, 0))
@@ -270,7 +273,7 @@ class EntryApplication:
         self.effects.has_restarted, self.effects.filled_to = True, self.pending.index
 
     def count_full_rows(self) -> None:
-        """Count the rows of a chunk."""
+        """Count the rows in one chunk of a mirror's full data; the materialiser writes them."""
         self.effects.filled_to = self.pending.index
         business, chunk = self.business, decode_chunk(self.pending.entry.body)
         rows = len(chunk.rows)
@@ -283,12 +286,12 @@ class EntryApplication:
             records.save_table(self.batch, business.number, chunk.table_id, figures)
 
     def end_full_data(self) -> None:
-        """Let the materialiser write the rest of the rows."""
+        """Let the materialiser write the last rows of a mirror's full data."""
         self.effects.filled_to = self.pending.index
 
 
 def _adopt_consumer(business: Business, group: str, found: ConsumerState | None) -> None:
-    """Adopt the record of a group that another process logged, unless the group is attached here."""
+    """Take over the record of a group that another process logged, unless the group is attached here."""
     with business.lock:
         known = business.consumers.get(group)
         if known is not None and known.is_connected:
@@ -301,7 +304,7 @@ def _adopt_consumer(business: Business, group: str, found: ConsumerState | None)
 
 @dataclass(frozen=True, slots=True)
 class EntryRule:
-    """Rule of a kind of entry: its step on the pure state, and its effect on store, queue and tables."""
+    """How one kind of entry is applied: its step on the half-message state, its effect on store, queue and tables."""
 
     step: Callable[[HalfState, int, LogEntry, Envelope | None], EntryStep]
     effect: Callable[[EntryApplication], None] = EntryApplication.do_nothing

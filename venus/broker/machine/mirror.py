@@ -17,7 +17,7 @@ from venus.wire import broker_pb2, change_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """The source of a mirrored business, and its full data, whose cut is at `offset`.
+    """The upstream of a mirrored business, and the progress of its full data, whose cut is at `offset`.
 
     `begin` and `end` are the log indexes of the entries that begin and end the full data; `end` 0 = it is incomplete.
     """
@@ -44,12 +44,12 @@ class Mirror:
     split_digest: int = 0
 
     def is_complete(self, index: int) -> bool:
-        """Whether the full data is complete, once its entries up to a log index are stored as rows."""
+        """Whether the full data is complete when the entries up to log index `index` are stored as rows."""
         return 0 < self.end <= index
 
 
 def encode_mirror(mirror: Mirror | None) -> dict[str, Any] | None:
-    """Return the record to store."""
+    """Encode a mirror's upstream and progress for the stored record of its business."""
     if mirror is None:
         return None
     stored = asdict(mirror)
@@ -61,7 +61,7 @@ def encode_mirror(mirror: Mirror | None) -> dict[str, Any] | None:
 
 
 def decode_mirror(stored: Mapping[str, Any] | None) -> Mirror | None:
-    """Read a record of `encode_mirror`."""
+    """Decode a record of `encode_mirror`."""
     if stored is None:
         return None
     where, above = decode_filters(stored.get("where", ())), stored.get("above")
@@ -71,9 +71,9 @@ def decode_mirror(stored: Mapping[str, Any] | None) -> Mirror | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """The home since a promotion: its set, and the known addresses of its brokers.
+    """The home (primary site) of a business since a promotion: its broker set, and the known broker addresses.
 
-    `here`: this set is the home.
+    `here` = this set is the home.
     """
 
     set: str
@@ -87,34 +87,34 @@ class Home:
 
 
 def home_term_of(home: Home | None) -> int:
-    """Return the home term; 0 = the home was never moved."""
+    """Return the home term, which counts promotions; 0 = the home was never moved."""
     return home.term if home is not None else 0
 
 
 def encode_home(home: Home | None) -> dict[str, Any] | None:
-    """Return the record to log and store."""
+    """Encode the home as a record for the log and the store."""
     return asdict(home) if home is not None else None
 
 
 def decode_home(stored: Mapping[str, Any] | None) -> Home | None:
-    """Read a record of `encode_home`."""
+    """Decode a record of `encode_home`."""
     return Home(**{**stored, "addresses": tuple(stored["addresses"])}) if stored is not None else None
 
 
 def home_to_wire(home: Home | None) -> broker_pb2.Home | None:
-    """Return the message for other brokers and commands."""
+    """Encode the home as a protobuf message for other brokers and commands."""
     return None if home is None else broker_pb2.Home(set=home.set, home_term=home.term, addresses=home.addresses)
 
 
 def home_from_wire(message: broker_pb2.Home) -> Home | None:
-    """Read the home from the message of another broker; None = it was never moved there."""
+    """Decode the home from another broker's message; None = the home was never moved."""
     if not message.home_term:
         return None
     return Home(set=message.set, term=message.home_term, addresses=tuple(message.addresses))
 
 
 def filters_from_wire(filters: Iterable[broker_pb2.RowFilter]) -> tuple[RowFilter, ...]:
-    """Decode filters; their predicates are checked when they are fitted to a table."""
+    """Decode row filters; their predicates are checked when they are fitted to a table."""
     return tuple(
         RowFilter(
             table=one.table,
@@ -126,7 +126,7 @@ def filters_from_wire(filters: Iterable[broker_pb2.RowFilter]) -> tuple[RowFilte
 
 
 def filters_to_wire(filters: Iterable[RowFilter]) -> list[broker_pb2.RowFilter]:
-    """Encode filters as messages."""
+    """Encode row filters as protobuf messages."""
     return [
         broker_pb2.RowFilter(
             table=one.table,
@@ -138,15 +138,15 @@ def filters_to_wire(filters: Iterable[RowFilter]) -> list[broker_pb2.RowFilter]:
 
 
 def levels_from_wire(levels: broker_pb2.RowLevels) -> Levels:
-    """Decode the filters of several sets."""
+    """Decode the row filters of several broker sets, one level for each set."""
     return tuple(filters_from_wire(level.where) for level in levels.levels)
 
 
 def find_partial_tables(levels: Levels, schemas: Iterable[change_pb2.TableSchema]) -> frozenset[int]:
-    """Return the tables whose rows or columns may be missing: all tables with filters, else those masked above."""
+    """Return the tables that may lack rows or columns: all if there are filters, else those masked by a set above."""
     return frozenset(s.table_id for s in schemas if levels or any(one.what == MASKED for one in s.left_out))
 
 
 def levels_to_wire(levels: Levels) -> broker_pb2.RowLevels:
-    """Encode the filters of several sets as a message."""
+    """Encode the row filters of several broker sets, one level for each set."""
     return broker_pb2.RowLevels(levels=[broker_pb2.RowLevel(where=filters_to_wire(level)) for level in levels])

@@ -1,10 +1,10 @@
-"""The places of committed batches (records of the column family `queue`), and of the first batch of each epoch. Pure.
+"""Index of the queue: each committed batch's offsets and its place in the log, and each epoch's first offset. Pure.
 
-Epochs show whether a consumer follows a history that is not the queue's. A consumer is at an offset, and the newest
-increment it has applied is of some epoch. If that epoch ended before the offset, the consumer has applied what is not
-in the queue (KIP-320). It may ask about any epoch that the queue still has, and about the one before its start. Every
-batch records its epoch, so few epochs are remembered here: the newest ones, and the one before the queue's start, of
-which no batch is left. queue/reader.py looks up the epochs in between.
+Epochs show whether a consumer follows another history than this queue (KIP-320). A consumer sends its offset and the
+epoch of the newest batch that it has applied. If this epoch ended before the offset, the consumer has applied changes
+that are not in the queue. It may ask about any epoch that the queue still has, and about the one before its start.
+Every batch records its epoch, so few epochs are remembered here: the newest ones, and the one before the queue's start,
+which has no batch left. queue/reader.py looks up the epochs in between.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _FLAG_CUT_END = 1
 class QueuedBatch:
     """A committed batch in the queue; the body stays in the log, at `index`.
 
-    `before` is how many bytes of bodies the queue ever had before it; the difference of two such values is a backlog.
+    `before` is the total size of all earlier bodies, trimmed ones included; the difference of two such values is a
+    backlog.
     """
 
     base_offset: int
@@ -47,20 +48,20 @@ class QueuedBatch:
 
     @property
     def next_offset(self) -> int:
-        """The offset after it."""
+        """The first offset after the batch."""
         return self.base_offset + self.count
 
     @property
     def after(self) -> int:
-        """How many bytes of bodies the queue ever had, including this batch."""
+        """The total size of all bodies up to this batch, trimmed ones included."""
         return self.before + self.nbytes
 
     def concerns(self, table_ids: frozenset[int]) -> bool:
-        """Whether a reader of these tables needs it; the last batch of a longer cut always counts, to close it."""
+        """Whether readers of these tables need the batch; the last one of a longer cut always counts, to close it."""
         return not table_ids or not table_ids.isdisjoint(self.tables) or (self.cut_end and self.cut != self.batch_no)
 
     def encode(self) -> bytes:
-        """Return the record to store."""
+        """Encode the batch as a record of the column family `queue`."""
         fixed = _FIXED.pack(
             self.index,
             self.count,
@@ -80,7 +81,7 @@ class QueuedBatch:
 
 
 def decode(base_offset: int, value: bytes) -> QueuedBatch:
-    """Read a stored record."""
+    """Decode a batch from its record in the column family `queue`."""
     fields = _FIXED.unpack_from(value)
     tables = struct.unpack(f">{(len(value) - _FIXED.size) // 4}I", value[_FIXED.size :])
     names = ("index", "count", "epoch", "batch_no", "cut", "first_sequence", "last_sequence", "committed_at_us")
@@ -91,7 +92,7 @@ def decode(base_offset: int, value: bytes) -> QueuedBatch:
 
 @dataclass(slots=True)
 class QueueTail:
-    """The newest part of a queue, so that readers at its end need not read the store.
+    """The newest batches of a queue in memory, so that readers at its end need not read the store.
 
     One thread appends, any thread reads: a list only grows at its end, and is replaced when it is shortened.
     """
@@ -115,12 +116,12 @@ class QueueTail:
 
     @property
     def newest(self) -> QueuedBatch | None:
-        """The last batch, None if nothing was committed since the queue began."""
+        """The newest batch of the queue, None if nothing was committed since the queue began."""
         places = self._places
         return places[-1] if places else None
 
     def walk(self, offset: int) -> Iterator[QueuedBatch] | None:
-        """Return the batches from the one that holds `offset` on; None if that one is not in memory."""
+        """Return the batches from the one that contains `offset` on; None if that batch is not in memory."""
         places = self._places
         low = bisect_right(places, offset, key=lambda place: place.base_offset)
         if low == 0:
@@ -144,7 +145,7 @@ EPOCHS_MAX = 64
 
 
 def add_epoch(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:
-    """Add an epoch that begins at an offset; drop epochs that no consumer can ask about, or that can be looked up."""
+    """Add an epoch that begins at `offset`; drop epochs that no consumer can ask about; keep EPOCHS_MAX at most."""
     kept = [found for i, found in enumerate(epochs) if _is_needed(epochs, i, log_start)]
     found = (*kept, (epoch, offset))
     return found if len(found) <= EPOCHS_MAX else (found[0], *found[1 - EPOCHS_MAX :])
@@ -157,7 +158,7 @@ def _is_needed(epochs: Epochs, i: int, log_start: int) -> bool:
 
 
 def trim_epochs(epochs: Epochs, epoch: int, offset: int, log_start: int) -> Epochs:
-    """Return the epochs of a queue that is trimmed up to `log_start`.
+    """Return the epochs to remember after the queue is trimmed up to `log_start`.
 
     `epoch` and `offset` are those of the last removed batch, which cannot be looked up any more.
     """

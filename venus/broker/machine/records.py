@@ -1,4 +1,4 @@
-"""How a business is stored in the column family `state`.
+"""Encodes and decodes the records of a business in the column family `state`.
 
 The family also has table versions, consumer groups, and the predicates by which the sets above have chosen the rows.
 """
@@ -40,7 +40,7 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode_materialised_position(found: MaterialisedPosition) -> bytes:
-    """Return the record of the position of the full data."""
+    """Encode the position of the full data as a stored record."""
     record = {
         "offset": found.offset,
         "sequence": found.sequence,
@@ -53,7 +53,7 @@ def encode_materialised_position(found: MaterialisedPosition) -> bytes:
 
 
 def decode_materialised_position(value: bytes | None) -> MaterialisedPosition:
-    """Read a record of `encode_materialised_position`."""
+    """Decode a record of `encode_materialised_position`; None = there is no full data yet."""
     if value is None:
         return MaterialisedPosition()
     record = json.loads(value)
@@ -68,9 +68,10 @@ def decode_materialised_position(value: bytes | None) -> MaterialisedPosition:
 
 
 def save(business: Business, batch: StoreBatch) -> None:
-    """Write the record of the business itself.
+    """Put the main record of a business into a write batch.
 
-    It is written with every group, so its long parts, which are numbers only, are encoded only when they change.
+    This record is written with every group of log entries, so its long parts, which are numbers only, are encoded only
+    when they change.
     """
     short = _compact(_short_parts(business))
     outcomes = _encode_if_changed(business, "outcomes", business.applying.outcomes, _outcome_rows)
@@ -80,7 +81,7 @@ def save(business: Business, batch: StoreBatch) -> None:
 
 
 def _encode_if_changed(business: Business, name: str, value: T, rows: Callable[[T], list[str]]) -> str:
-    """Return rows of numbers as JSON; `value` is replaced when it changes, so the same object has the same text."""
+    """Return `value` as JSON, encoded again only if it is another object: it is replaced when it changes."""
     known = business.encoded.get(name)
     if known is None or known[0] is not value:
         known = business.encoded[name] = value, f"[{','.join(rows(value))}]"
@@ -98,12 +99,12 @@ def _mark_rows(marks: list[QueueMark]) -> list[str]:
 
 
 def _blank_record(business: Business) -> dict[str, Any]:
-    """Return the record of a business without a stored one."""
+    """Return the main record of a business that has nothing stored."""
     return _short_parts(business) | {"outcomes": (), "marks": ()}
 
 
 def _short_parts(business: Business) -> dict[str, Any]:
-    """Return the parts of the record that every group encodes again."""
+    """Return the parts of the main record that are encoded for every write, because they are short."""
     state, log = business.applying, business.log
     with business.lock:
         counters = dict(business.counters)
@@ -138,7 +139,7 @@ def load_all(store: Store, review_after_s: float) -> Iterator[Business]:
 
 
 def load(store: Store, number: int, value: bytes, review_after_s: float) -> Business:
-    """Read one business, of which `value` is the record."""
+    """Read one business; `value` is its main record."""
     business = Business(number, json.loads(value)["name"], ReviewSchedule(first_s=review_after_s))
     business.described_from = NUMBER_MAX  # the default if its record has no value: an older broker did not check
     business.counters = Counter(json.loads(value)["counters"])
@@ -155,7 +156,7 @@ def load_consumers(store: Store, number: int) -> dict[str, ConsumerState]:
 
 
 def restore(store: Store, business: Business) -> None:
-    """Restore from disk the state that follows from applied entries."""
+    """Set a business in memory back to its state on disk after the last applied entry."""
     value = store.get(keys.STATE, keys.core_key(business.number))
     blank = Business(business.number, business.name, business.reviews)
     _restore_record(business, json.loads(value) if value is not None else _blank_record(blank))
@@ -164,6 +165,7 @@ def restore(store: Store, business: Business) -> None:
 
 
 def _restore_record(business: Business, record: dict[str, Any]) -> None:
+    """Set the fields of a business from its main record."""
     outcomes = tuple(
         half_messages.HalfOutcome(batch_no=n, digest=d, verdict=Verdict(v), next_offset=o)
         for n, d, v, o in record["outcomes"]
@@ -191,6 +193,7 @@ def _restore_record(business: Business, record: dict[str, Any]) -> None:
 
 
 def _restore_log(number: int, record: dict[str, Any]) -> BusinessLog:
+    """Return a business's log as the main record has it: up to the last applied entry."""
     applied = record["applied"]
     terms = TermCache(tuple((term, first) for term, first in record["terms"]))
     return BusinessLog(
@@ -205,7 +208,7 @@ def _restore_log(number: int, record: dict[str, Any]) -> BusinessLog:
 
 
 def _load_parts(store: Store, business: Business) -> None:
-    """Load the figures of the tables, and the described versions."""
+    """Load the statistics of a business's tables, and its committed table versions."""
     number = business.number
     business.tables, business.schemas = {}, set()
     for key, value in store.scan_prefix(keys.STATE, keys.table_prefix(number)):
@@ -229,7 +232,7 @@ def _load_halves(store: Store, business: Business) -> None:
 
 
 def read_body(store: Store, business: Business, index: int) -> bytes:
-    """Read the body of a PREPARE from the log without filling the cache: old bodies are read once."""
+    """Read a batch's body from the log entry at `index`, without filling the cache: old bodies are read once."""
     value = store.get(keys.RLOG, keys.log_key(business.number, index), fill_cache=False)
     if value is None:
         raise damage_error(store.path, f"entry {index} of {business.name}'s log is missing")
@@ -242,7 +245,7 @@ def encode_half(found: half_messages.HalfMessage) -> bytes:
 
 
 def decode_half(batch_no: int, value: bytes) -> half_messages.HalfMessage:
-    """Read a record of `encode_half`."""
+    """Decode a record of `encode_half`."""
     digest, first_sequence, count, nbytes, received_at_us, index = _HALF.unpack(value)
     return half_messages.HalfMessage(
         batch_no=batch_no,
@@ -256,24 +259,24 @@ def decode_half(batch_no: int, value: bytes) -> half_messages.HalfMessage:
 
 
 def encode_schema(offset: int, schema: bytes) -> bytes:
-    """Return the record of a schema version: its first offset, and the message."""
+    """Return the record of a table version: the offset at which it was described, and the encoded schema."""
     return _SCHEMA_OFFSET.pack(offset) + schema
 
 
 def decode_schema(value: bytes) -> tuple[int, bytes]:
-    """Read a record of `encode_schema`."""
+    """Return the offset and the encoded schema of a record of `encode_schema`."""
     return int(_SCHEMA_OFFSET.unpack_from(value)[0]), value[_SCHEMA_OFFSET.size :]
 
 
 def read_schemas(store: Store, business: int) -> Iterator[tuple[int, change_pb2.TableSchema]]:
-    """Yield the stored versions by table, the oldest first, each with the offset where it was described."""
+    """Yield the stored table versions, by table and oldest first, each with the offset at which it was described."""
     for _, value in store.scan_prefix(keys.STATE, keys.schema_prefix(business)):
         offset, content = decode_schema(value)
         yield offset, change_pb2.TableSchema.FromString(content)
 
 
 def load_schemas(store: Store, business: int, table_id: int | None = None) -> list[tuple[int, TableSchema]]:
-    """Return the versions of one table, or of all, in the order of `read_schemas`."""
+    """Return the versions of one table, or of all, with their offsets, in the order of `read_schemas`."""
     return [
         (offset, schemas_codec.from_wire(schema))
         for offset, schema in read_schemas(store, business)
@@ -293,7 +296,7 @@ def consumer_record(consumer: ConsumerState) -> dict[str, Any]:
 
 
 def decode_consumer(record: dict[str, Any], updated_at_us: int = 0) -> ConsumerState:
-    """Read a record of `consumer_record`; an older record has only one position."""
+    """Decode a record of `consumer_record`; an older record has only one position."""
     return ConsumerState(
         group=record["group"],
         acknowledged=record["acknowledged"],
@@ -304,13 +307,13 @@ def decode_consumer(record: dict[str, Any], updated_at_us: int = 0) -> ConsumerS
 
 
 def save_consumer(batch: StoreBatch, business: int, consumer: ConsumerState) -> None:
-    """Write the record of a consumer group."""
+    """Put the record of a consumer group into a write batch."""
     record = json.dumps(consumer_record(consumer)).encode()
     batch.put(keys.STATE, keys.consumer_key(business, consumer.group), record)
 
 
 def save_table(batch: StoreBatch, business: int, table_id: int, figures: TableFigures) -> None:
-    """Write the figures of a table."""
+    """Put the statistics of a table into a write batch."""
     record = {
         "namespace": figures.namespace,
         "name": figures.name,
@@ -322,13 +325,13 @@ def save_table(batch: StoreBatch, business: int, table_id: int, figures: TableFi
 
 
 def encode_levels(begin: int, above: str, levels: Levels) -> bytes:
-    """Return the record of the filters that a set above reported for the full data that began at a log index."""
+    """Encode the row filters that a set above reported, for a mirror whose full data began at log index `begin`."""
     filters = [[{"table": f.table, "predicate": f.predicate, "tables": f.tables} for f in level] for level in levels]
     return json.dumps({"begin": begin, "set": above, "levels": filters}).encode()
 
 
 def load_levels(store: Store, business: int, found: Mirror | None) -> tuple[str, Levels | None]:
-    """Return the followed set, and the filters from the home down to this set; None = they are unknown."""
+    """Return the set above, and the filters of all sets from the home down to this one; None = they are unknown."""
     if found is None:
         return "", ()
     above, levels = found.set, found.above
@@ -342,6 +345,6 @@ def load_levels(store: Store, business: int, found: Mirror | None) -> tuple[str,
 
 
 def load_levels_of_store(store: Store, business: int) -> Levels | None:
-    """Return the followed set and the filters, as `load_levels`, for a store without writers, such as a checkpoint."""
+    """Return the filters of `load_levels` from a store without writers, such as a checkpoint."""
     record = json.loads(store.get(keys.STATE, keys.core_key(business)) or b"{}")
     return load_levels(store, business, decode_mirror(record.get("mirror")))[1]

@@ -17,7 +17,7 @@ ASKED_MAX = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewState:
-    """Reviews of a half message: how many there were, when the next one is due, and since when it is known here."""
+    """Reviews of one half message: since when it waits, when the next review is due, how many were delivered."""
 
     due_at: float
     since: float
@@ -37,20 +37,20 @@ class ReviewSchedule:
     asked: dict[int, ReviewState] = field(default_factory=dict)
 
     def expect(self, batch_no: int, now: float) -> None:
-        """Start the clock of a new half message."""
+        """Schedule the first review of a new half message."""
         self.asked[batch_no] = ReviewState(due_at=now + self.first_s, since=now)
 
     def settle(self, batch_nos: Iterable[int]) -> None:
-        """Stop the clocks of decided half messages."""
+        """Cancel the reviews of decided half messages."""
         for batch_no in batch_nos:
             self.asked.pop(batch_no, None)
 
     def due_batches(self, now: float) -> list[int]:
-        """Return the half messages that are due now, the oldest first."""
+        """Return the batch numbers of half messages whose review is due, the oldest first."""
         return sorted(batch_no for batch_no, asked in self.asked.items() if asked.due_at <= now)
 
     def record_delivered(self, batch_nos: Iterable[int], now: float) -> int:
-        """Count reviews that reached a producer; return how many of them there were."""
+        """Record reviews that reached a producer, and schedule the next ones; return how many batches are undecided."""
         counted = 0
         for batch_no in batch_nos:
             asked = self.asked.get(batch_no)
@@ -61,7 +61,7 @@ class ReviewSchedule:
         return counted
 
     def delivered_times(self, batch_no: int) -> int:
-        """Return how often a half message was reviewed."""
+        """Return how many reviews of a half message have reached a producer."""
         asked = self.asked.get(batch_no)
         return asked.delivered if asked else 0
 
@@ -71,5 +71,5 @@ class ReviewSchedule:
         return max(0.0, now - asked.since) if asked else 0.0
 
     def exhausted_batches(self) -> list[int]:
-        """Return the half messages that ASKED_MAX reviews did not decide."""
+        """Return the half messages that ASKED_MAX reviews have not decided; an operator must decide them."""
         return sorted(n for n, asked in self.asked.items() if asked.delivered >= ASKED_MAX)

@@ -1,6 +1,6 @@
-"""Steps of entries: what each kind does to the state of a business. Pure; machine.py has the table of the kinds.
+"""Steps: how each kind of log entry changes the half-message state. Pure; machine.py has the table of the kinds.
 
-The same step is taken twice: at the log's end, to decide what may follow (the *proposed* state), and at the high
+An entry takes the same step twice: at the log's end, to decide what may follow (the *proposed* state), and at the high
 watermark, when the machine applies the entry (the *applying* state).
 
 `content` is the envelope of an entry whose body is a batch; other entries have none.
@@ -22,7 +22,10 @@ from venus.wire import mirror_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryStep:
-    """The state after an entry, and the half messages it concerns: `placed` are (base offset, half message)."""
+    """The state before and after an entry, and the half messages that it adds, commits or removes.
+
+    `placed` are the committed ones with their base offsets.
+    """
 
     before: HalfState
     after: HalfState
@@ -32,18 +35,18 @@ class EntryStep:
 
 
 def keep(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Leave the state as it is."""
+    """Return the state unchanged, for entries that do not concern half messages."""
     return EntryStep(before=state, after=state)
 
 
 def prepare(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Add an undecided half message."""
+    """Add the undecided half message that the entry contains."""
     found = _half_of_entry(index, entry, content)
     return EntryStep(before=state, after=half_messages.add_half(state, found), persisted=found)
 
 
 def decide(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Commit every half message up to a number, or roll back every one from it on."""
+    """Commit the half messages up to the entry's batch number, or roll back those from this number on."""
     record = entry.record
     batch_no = record["batch_no"]
     if record["verdict"] == Verdict.ROLLBACK:
@@ -54,13 +57,13 @@ def decide(state: HalfState, index: int, entry: LogEntry, content: Envelope | No
 
 
 def raise_epoch(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Fence every older producer."""
+    """Set the new producer epoch, which fences every older producer."""
     record = entry.record
     return EntryStep(before=state, after=half_messages.raise_epoch(state, record["epoch"], record["producer"]))
 
 
 def begin_term(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Add a loss for each unclean election: its leader may lack what was acknowledged before."""
+    """Add a loss for each unclean election in a new leader's entry: the leader may lack acknowledged entries."""
     terms, losses = entry.record.get("unclean"), state.losses
     if not terms:
         return keep(state, index, entry, content)
@@ -70,7 +73,7 @@ def begin_term(state: HalfState, index: int, entry: LogEntry, content: Envelope 
 
 
 def close_losses(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Close windows of promotions: a group's target was compared and repaired, or an operator gives them up."""
+    """Close loss windows of promotions: a group's target was compared and repaired, or an operator gives them up."""
     record = entry.record
     if record.get("given_up"):
         losses = loss.give_up(state.losses, record["home_terms"])
@@ -80,7 +83,7 @@ def close_losses(state: HalfState, index: int, entry: LogEntry, content: Envelop
 
 
 def skip_loss(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Continue after the loss: the entry stands for the source's newest batch, and takes all missing offsets."""
+    """Skip the lost offsets: the entry stands for all missing batches, up to the source's newest one."""
     assert not state.halves, "half messages are decided first"
     missing = _half_of_entry(index, entry, content)
     window = loss.Loss(
@@ -105,7 +108,7 @@ def skip_loss(state: HalfState, index: int, entry: LogEntry, content: Envelope |
 
 
 def set_home(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Record which set is the home from now on.
+    """Record which set is the home of the business from now on.
 
     A mirror that becomes the home may lack what the old home had, so its producers are asked what is missing. A
     replaced home that was a mirror before drops its record as a mirror: it must load the full data before it follows.
@@ -120,7 +123,7 @@ def set_home(state: HalfState, index: int, entry: LogEntry, content: Envelope | 
 
 
 def begin_full_data(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Begin at the cut; nothing of the state before is kept."""
+    """Start a mirror again at the cut of its full data; nothing of the earlier state is kept."""
     said = mirror_pb2.MirrorBegin.FromString(entry.body)
     mirror = Mirror(
         set=said.set,
@@ -147,7 +150,7 @@ def begin_full_data(state: HalfState, index: int, entry: LogEntry, content: Enve
 
 
 def add_full_rows(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Advance the position of the full data by a chunk."""
+    """Advance the progress of a mirror's full data by one chunk."""
     mirror, chunk = state.mirror, decode_chunk(entry.body)
     assert mirror is not None, "rows come of full data that has begun"
     so_far = RowTotals(mirror.split_rows, mirror.split_digest)
@@ -162,13 +165,13 @@ def add_full_rows(state: HalfState, index: int, entry: LogEntry, content: Envelo
 
 
 def end_full_data(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Record that every row of the full data is in the log."""
+    """Record that the log has every row of a mirror's full data."""
     assert state.mirror is not None, "full data ends that has begun"
     return EntryStep(before=state, after=replace(state, mirror=replace(state.mirror, end=index, snapshot="")))
 
 
 def add_mirrored_batch(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
-    """Add a batch at its offsets at the set above, which are the next ones."""
+    """Add a batch from the set above; it takes the next offsets, which are the same ones as there."""
     batch = _half_of_entry(index, entry, content)
     after = replace(
         state,
@@ -181,6 +184,7 @@ def add_mirrored_batch(state: HalfState, index: int, entry: LogEntry, content: E
 
 
 def _half_of_entry(index: int, entry: LogEntry, content: Envelope | None) -> HalfMessage:
+    """Return the half message for an entry whose body is a batch."""
     assert content is not None, f"a {entry.kind.name} has an envelope"
     return HalfMessage(
         batch_no=content.batch_no,

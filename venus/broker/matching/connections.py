@@ -72,6 +72,7 @@ class OverlayConnections:
         )
 
         async def install_at(address: str) -> Missing | None:
+            """Install the subscriptions at one broker; None if it does not answer."""
             try:
                 answer = await self._call(address, "Install", request, overlay_pb2.InstallAnswer, DELIVER_S)
             except Silent:
@@ -110,7 +111,7 @@ class OverlayConnections:
         return answer
 
     def _decode_answer(self, address: str, decode: Callable[[], T]) -> T:
-        """Decode an answer. Raises Silent for one that cannot be decoded, as for a missing one."""
+        """Decode a broker's answer. Raises Silent for an invalid one, as if the broker had not answered."""
         try:
             return decode()
         except VenusError as error:
@@ -130,6 +131,7 @@ class OverlayConnections:
         return Silent(address)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
+        """Return the channel to a broker; beyond the limit, close the one that was unused for the longest time."""
         channel = self._channels.get(address)
         if channel is None:
             own = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]

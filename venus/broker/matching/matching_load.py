@@ -26,7 +26,7 @@ Place = tuple[str, str]  # table and path of a subspace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedEvents:
-    """Changes of one subspace that another broker is asked about, and the numbers of the subspace's interests."""
+    """Changes of one subspace that another broker is asked to match, and the numbers of the subspace's interests."""
 
     table: str
     path: str
@@ -36,7 +36,7 @@ class MatchedEvents:
 
     @property
     def pairs(self) -> int:
-        """How many pairs of a change and an interest there are."""
+        """How many comparisons of a change with an interest are needed."""
         return self.events.count * len(self.numbers)
 
 
@@ -55,14 +55,14 @@ class MatchingLoad:
         self.pairs += changes * interests
         self.changes += changes
         self.busy_s += busy_s
-        self._decayed = self._at_now(now) + busy_s
+        self._decayed = self._load_at(now) + busy_s
         self._at = now
 
     def rate(self, now: float) -> float:
         """Return the load in processor seconds a second."""
-        return self._at_now(now) * math.log(2) / HALF_LIFE_S
+        return self._load_at(now) * math.log(2) / HALF_LIFE_S
 
-    def _at_now(self, now: float) -> float:
+    def _load_at(self, now: float) -> float:
         """Return the faded load as of `now`."""
         return fade(self._decayed, now - self._at)
 
@@ -84,7 +84,7 @@ class MatchingCounters:
     installed: int = 0  # interests sent, each once for a cluster
 
     def record_matched(self, changes: int, *, is_here: bool) -> None:
-        """Count changes that another broker matched, or this one: it can be a candidate for its own subspaces."""
+        """Count changes that this broker (`is_here`) or another one matched."""
         if is_here:
             self.changes_here += changes
         else:
@@ -93,7 +93,7 @@ class MatchingCounters:
 
 @dataclass(slots=True)
 class Candidate:
-    """A broker of a responsible cluster."""
+    """A broker that can be asked to match changes: its reported load, and until when it is not asked."""
 
     load: float = 0.0  # as it reported at `heard_at`
     heard_at: float = 0.0
@@ -101,12 +101,12 @@ class Candidate:
     suspended_until: float = 0.0
 
     def load_at(self, now: float) -> float:
-        """Return its last reported load, faded as if it had been idle since: a once busy broker will be asked again."""
+        """Return the broker's last reported load, faded as if it had been idle since, so that it is asked again."""
         return fade(self.load, now - self.heard_at)
 
 
 class Candidates:
-    """The brokers of the clusters, by the identifiers that each cluster is responsible for."""
+    """The brokers that can be asked to match, by the identifiers that their cluster is responsible for."""
 
     def __init__(self) -> None:
         self.members: dict[Identifier, list[str]] = {}

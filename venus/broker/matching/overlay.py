@@ -43,7 +43,7 @@ JITTER = 0.1
 
 
 class MatchingOverlay:
-    """The part of this broker in the overlay; `start` joins it."""
+    """Part of this broker in the overlay, where brokers match subscriptions for each other; `start` joins it."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class MatchingOverlay:
         await self.connections.close()
 
     async def _keep_running(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Repeat work that must not end with an error."""
+        """Run `work` periodically until cancelled; an error is logged and does not end it."""
         while True:
             try:
                 await work()
@@ -134,7 +134,7 @@ class MatchingOverlay:
         return (*self.settings.join, *self._known())
 
     def _next_stamp(self) -> int:
-        """Return a stamp above all earlier ones, also across a restart."""
+        """Return a time stamp above all earlier ones of this broker, also across a restart."""
         self._stamp = max(self._stamp + 1, time.time_ns() // 1000)
         return self._stamp
 
@@ -167,6 +167,7 @@ class MatchingOverlay:
             work.append((content, content.freeze() if content is not None else None, events))
 
         def match_all() -> list[Matches | None]:
+            """Match the changes of every part, and count the work as load."""
             found: list[Matches | None] = []
             for _, frozen, events in work:
                 began = time.thread_time()
@@ -231,6 +232,7 @@ class MatchingOverlay:
         status.overlay.CopyFrom(self._status)
 
     def _describe(self) -> broker_pb2.OverlayStatus:
+        """Return this broker's present status in the overlay."""
         node, counters, found = self.node, self.remote.counters, broker_pb2.OverlayStatus()
         found.name, found.cluster = self.wire.name, ".".join(map(str, node.cluster))
         found.members.extend(sorted([node.address, *node.views.top]))

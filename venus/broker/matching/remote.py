@@ -1,10 +1,9 @@
-"""Matching of this broker's subscriptions at other brokers (SREM 4). This broker can always match them itself instead.
+"""Matching of this broker's subscriptions at other brokers (SREM 4), or here if they are few or no answer comes.
 
-The content of a table is partitioned (venus/network/matching/spaces.py). Each subspace is hashed to two top clusters
-and is at the one with less work. Its brokers get the interests under a lease that is renewed. Changes go to one of
-them, the least loaded first. Without a good answer within the deadline the next one is asked, and then this broker
-matches itself. An answer counts only if it was computed from the present interests of this broker, so a failure costs
-time but never a verdict.
+The content of a table is partitioned (venus/network/matching/spaces.py). Each subspace is hashed to two top clusters;
+the one with less work gets the subspace's interests under a lease. Changes go to the least loaded broker of the
+cluster, then to the next one, and then this broker matches them itself. An answer counts only if it was computed from
+this broker's present interests, so a failure costs time but never a verdict.
 
 Any thread but the event loop's may change subscriptions and match changes; the event loop makes the calls.
 """
@@ -95,10 +94,11 @@ class _InstalledState:
 
 
 @dataclass(slots=True)
-class _Table:
+class _TableInterests:
+    """Interests of this broker in one table, by subspace. Only `RemoteMatching.install_all` changes `installed`."""
+
     space: ContentSpace
     lock: threading.Lock = field(default_factory=threading.Lock)
-    #: Changed only by calls in the event loop.
     installed: defaultdict[str, _InstalledState] = field(default_factory=lambda: defaultdict(_InstalledState))
 
 
@@ -117,12 +117,12 @@ class SharedTable:
         self._owner.remove(self._name, number)
 
     def match(self, events: Events) -> Matches | None:
-        """Return each pair of a change and the number of a present interest; None = there are few: match them here."""
+        """Return each pair of a change and an interest's number; None = so few interests: the caller matches them."""
         return self._owner.match_shared(self._name, events)
 
 
 class RemoteMatching:
-    """The subscriptions of this broker, by table, and their matching."""
+    """Matching of this broker's subscriptions, by table, at other brokers or here."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class RemoteMatching:
         self._shape, self._calls, self._load = shape, calls, load
         self._lease_s, self._deadline_s, self._few = lease_s, deadline_s, local_interests_max
         self._monotonic, self._thread_time = monotonic, thread_time
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, _TableInterests] = {}
         self._tables_lock = threading.Lock()
         self.candidates = Candidates()
         self.counters = MatchingCounters()
@@ -161,12 +161,12 @@ class RemoteMatching:
             known = self._tables.get(table)
             if known is None:
                 space = ContentSpace(SUBSPACES_PER_CLUSTER * self._shape.clusters)
-                known = self._tables[table] = _Table(space)
+                known = self._tables[table] = _TableInterests(space)
         with known.lock:
             known.space.add(number, interest)
             is_shared = len(known.space) > self._few
         if is_shared:
-            self._wake_soon()
+            self._request_installation()
 
     def remove(self, table: str, number: int) -> None:
         """Remove an interest."""
@@ -180,7 +180,7 @@ class RemoteMatching:
             with self._tables_lock:
                 self._tables.pop(table, None)
 
-    def _wake_soon(self) -> None:
+    def _request_installation(self) -> None:
         if not self._is_woken:
             self._is_woken = True
             self._calls.post(self.wake.set)
@@ -188,12 +188,12 @@ class RemoteMatching:
     # -- matching --------------------------------------------------------------------------------------------------
 
     def match_shared(self, table: str, events: Events) -> Matches | None:
-        """Match changes, None if comparing the table's few interests costs less than a message."""
+        """Match changes; None if the table has so few interests that a message would cost more than matching here."""
         known = self._tables.get(table)
         return None if known is None or len(known.space) <= self._few else self.match(table, events)
 
     def match(self, table: str, events: Events) -> Matches:
-        """Return each pair of a change and the number of an interest that was there when this was called."""
+        """Return each pair of a change and the number of an interest that existed at the time of the call."""
         known = self._tables.get(table)
         if known is None or not events.count:
             return NONE
@@ -209,7 +209,7 @@ class RemoteMatching:
                     asked.append((target, (_matched_events(table, leaf, encoded.select(part)), part)))
         if not asked and len(known.space) > self._few:
             return NONE
-        answers = self._wait_for(asked)
+        answers = self._match_elsewhere(asked)
         found = [
             Matches(rows[answer.events], answer.interests)
             for (_, (_, rows)), answer in zip(asked, answers, strict=True)
@@ -218,13 +218,13 @@ class RemoteMatching:
         left = [rows for (_, (_, rows)), answer in zip(asked, answers, strict=True) if answer is None]
         if left or not asked:
             found += self._match_here(known, encoded, np.concatenate(left) if left else np.arange(events.count))
-        return _join(found)
+        return _join_matches(found)
 
-    def _wait_for(self, asked: Sequence[tuple[Identifier | None, Asked]]) -> list[Matches | None]:
-        """Return the pairs that other brokers have found for each part; None = no answer in time."""
+    def _match_elsewhere(self, asked: Sequence[tuple[Identifier | None, Asked]]) -> list[Matches | None]:
+        """Have other brokers match each part; return its pairs, None = no answer in time."""
         if not asked or not self.candidates.members:
             return [None] * len(asked)
-        work = self._ask_all(asked)
+        work = self._ask_clusters(asked)
         try:
             future = self._calls.submit(work)
         except RuntimeError:  # the event loop has ended
@@ -238,7 +238,7 @@ class RemoteMatching:
             logger.exception("overlay: a request failed; the changes are matched here")
         return [None] * len(asked)
 
-    def _match_here(self, table: _Table, events: Events, rows: Ids) -> list[Matches]:
+    def _match_here(self, table: _TableInterests, events: Events, rows: Ids) -> list[Matches]:
         """Match changes with the interests as they are now, which may have moved to other subspaces."""
         own = events.select(rows)
         with table.lock:
@@ -257,7 +257,7 @@ class RemoteMatching:
 
     # -- in the event loop: requests -------------------------------------------------------------------------------
 
-    async def _ask_all(self, asked: Sequence[tuple[Identifier | None, Asked]]) -> list[Matches | None]:
+    async def _ask_clusters(self, asked: Sequence[tuple[Identifier | None, Asked]]) -> list[Matches | None]:
         by_target: defaultdict[Identifier, list[int]] = defaultdict(list)
         for number, (target, _) in enumerate(asked):
             if target is not None:  # else it is not installed anywhere yet
@@ -269,7 +269,7 @@ class RemoteMatching:
                 address = self.candidates.choose(target, self._monotonic())
                 if address is None or not left:
                     return
-                found = await self._ask(address, [asked[number][1][0] for number in left])
+                found = await self._ask_broker(address, [asked[number][1][0] for number in left])
                 for number, answer in zip(left, found, strict=True):
                     answers[number] = answer
                 left = [number for number in left if answers[number] is None]
@@ -277,7 +277,7 @@ class RemoteMatching:
         await asyncio.gather(*(ask_cluster(target, numbers) for target, numbers in by_target.items()))
         return answers
 
-    async def _ask(self, address: str, asked: Sequence[MatchedEvents]) -> Sequence[Matches | None]:
+    async def _ask_broker(self, address: str, asked: Sequence[MatchedEvents]) -> Sequence[Matches | None]:
         candidate = self.candidates[address]
         candidate.pairs += sum(one.pairs for one in asked)
         self.counters.asked += address != self.origin
@@ -316,15 +316,15 @@ class RemoteMatching:
         """Install each subspace at its cluster, or renew its lease there."""
         self._is_woken = False
         began = self._monotonic()
-        by_target = await self._calls.run_blocking(self._plan)
-        await asyncio.gather(*(self._install_at(target, names) for target, names in by_target.items()))
+        by_target = await self._calls.run_blocking(self._plan_installation)
+        await asyncio.gather(*(self._install_at_cluster(target, names) for target, names in by_target.items()))
         self._round_s = self._monotonic() - began
         self.rounds += 1
         self.candidates.forget_others()
         self.subspaces, self.uninstalled = await self._calls.run_blocking(self.count_subspaces)
 
-    def _plan(self) -> dict[Identifier, list[Place]]:
-        """Return the subspaces for each target, cut and moved by their recent work. Not for the event loop."""
+    def _plan_installation(self) -> dict[Identifier, list[Place]]:
+        """Return the subspaces to install at each cluster; split and move busy ones. Not for the event loop."""
         now, since = self._monotonic(), self._planned_at
         forgotten, self._planned_at = 1 - 0.5 ** ((now - since) / WORK_HALF_LIFE_S), now
         placed: dict[Place, PlacedSubspace] = {}
@@ -342,7 +342,7 @@ class RemoteMatching:
             by_target[moves.get(place, one.at)].append(place)
         return by_target
 
-    def _find_places(self, name: str, table: _Table) -> dict[Place, PlacedSubspace]:
+    def _find_places(self, name: str, table: _TableInterests) -> dict[Place, PlacedSubspace]:
         """Return the subspaces of a table that have interests, each at one of the two clusters that it is hashed to."""
         found = {}
         for path, leaf in table.space.subspaces.items():
@@ -355,7 +355,7 @@ class RemoteMatching:
         return found
 
     def count_subspaces(self) -> tuple[int, int]:
-        """Return how many subspaces others should have, and how many of these no cluster has up to date. Blocking."""
+        """Return how many subspaces other brokers should have, and how many are up to date nowhere. Blocking."""
         found = missing = 0
         for table in list(self._tables.values()):
             with table.lock:
@@ -367,13 +367,13 @@ class RemoteMatching:
                         missing += not state.is_known or state.digest != leaf.digest
         return found, missing
 
-    async def _install_at(self, target: Identifier, names: Sequence[Place]) -> None:
+    async def _install_at_cluster(self, target: Identifier, names: Sequence[Place]) -> None:
         waiting: list[Place] = list(names)
         lease_s = min(LEASE_S_MAX, self._lease_s + ROUNDS_OF_LEASE * self._round_s)
         for _ in range(2):  # a subspace that a member lacks is sent once more, as a whole
             missing: list[Place] = []
             while waiting:
-                chosen, parts = await self._calls.run_blocking(partial(self._take_parts, target, waiting))
+                chosen, parts = await self._calls.run_blocking(partial(self._pop_parts, target, waiting))
                 if not parts:
                     continue
                 result = await self._calls.install(
@@ -383,8 +383,8 @@ class RemoteMatching:
                 missing += self._record_installed(target, chosen, parts, result)
             waiting = missing
 
-    def _take_parts(self, target: Identifier, waiting: list[Place]) -> tuple[list[Place], list[InstalledPart]]:
-        """Take subspaces off the list up to the size of one message."""
+    def _pop_parts(self, target: Identifier, waiting: list[Place]) -> tuple[list[Place], list[InstalledPart]]:
+        """Remove subspaces from `waiting` for one message; return them with the parts of the message."""
         chosen: list[Place] = []
         parts: list[InstalledPart] = []
         interests = 0
@@ -424,7 +424,7 @@ class RemoteMatching:
 
 
 def _build_part(name: str, leaf: Subspace, state: _InstalledState, target: Identifier) -> InstalledPart:
-    """Return the part of an installation that brings a cluster's subspace up to date."""
+    """Return the part of an installation that updates one subspace at a cluster."""
     removed = tuple(state.numbers - leaf.interests.keys())
     is_whole = state.at != target or not state.is_known or len(removed) > len(leaf.interests)
     added = leaf.interests.keys() if is_whole else leaf.interests.keys() - state.numbers
@@ -443,7 +443,7 @@ def _matched_events(table: str, leaf: Subspace, events: Events) -> MatchedEvents
     return MatchedEvents(table=table, path=leaf.path, digest=leaf.digest, events=events, numbers=leaf.numbers())
 
 
-def _join(found: Sequence[Matches]) -> Matches:
+def _join_matches(found: Sequence[Matches]) -> Matches:
     """Return all pairs, sorted by change."""
     if not found:
         return NONE

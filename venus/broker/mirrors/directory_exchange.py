@@ -44,7 +44,7 @@ UNREADY = frozenset({MirrorState.WAITING, MirrorState.FILLING, MirrorState.CUT_O
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPeers:
-    """The brokers of the cluster, as they are now. Without a cluster every function returns an empty result."""
+    """The present brokers of the cluster. Without a cluster, both functions return an empty tuple."""
 
     #: The addresses of all of its brokers.
     addresses: Callable[[], Sequence[str]] = tuple
@@ -104,25 +104,25 @@ class DirectoryExchange:
         if request.role not in list(ClientRole):
             raise ProtocolError(f"role {request.role!r} is unknown{suggest_nearest(request.role, list(ClientRole))}")
         with self._lock:
-            now = self._describe()
+            now = self._renew_own_set()
             found = self._directory.find(ClientRole(request.role), request.business, request.site, now)
         named = (network_pb2.NamedSet(set=one.set.name, addresses=one.set.addresses, rank=one.rank) for one in found)
         return network_pb2.WhereAnswer(sets=named)
 
     def on_report(self, report: network_pb2.NetworkReport) -> network_pb2.NetworkReport:
-        """Record what a set below reports; return what this broker knows. Raises ProtocolError."""
+        """Record the sets that a set below reports; return the sets known here. Raises ProtocolError."""
         name = report.group.removeprefix(PULLS_AS)
         if name == report.group or not report.sets or report.sets[0].set != name:
             raise ProtocolError(f"group {report.group!r} reports another set than its own")
         with self._lock:
-            now = self._describe()
+            now = self._renew_own_set()
             self._directory.on_report(name, decode_sets(report.sets, now), now)
             return self._encode_known(now)
 
     def on_share(self) -> network_pb2.NetworkReport:
-        """Return what this broker knows, for a broker of the same cluster."""
+        """Return the sets known here, for a broker of the same cluster."""
         with self._lock:
-            return self._encode_known(self._describe())
+            return self._encode_known(self._renew_own_set())
 
     def add_to_status(self, status: broker_pb2.BrokerStatus) -> None:
         """Add the number of known sets, and the contradictions among them."""
@@ -132,7 +132,7 @@ class DirectoryExchange:
             status.alarms.extend(self._directory.problems(now))
 
     def _encode_known(self, now: float) -> network_pb2.NetworkReport:
-        """Return everything that this broker knows as a message."""
+        """Return all sets known here as a message."""
         near = list(self._directory.nearness().items())[:SITES_MAX]
         return network_pb2.NetworkReport(
             sets=encode_sets(self._directory.known_sets(now), now),
@@ -142,6 +142,7 @@ class DirectoryExchange:
     # -- the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Exchange the directory with other brokers every few seconds, until stopped."""
         with ThreadPoolExecutor(ASKED_AT_ONCE, "venus-directory") as pool:
             while not self._stop.is_set():
                 try:
@@ -151,9 +152,9 @@ class DirectoryExchange:
                 self._stop.wait(EXCHANGE_S if self._has_answer else FIRST_S)
 
     def _exchange(self, pool: ThreadPoolExecutor) -> None:
-        """Report to the sets above and ask the brokers of the cluster."""
+        """Report this set and those below to the sets above, and get what they and the cluster's brokers know."""
         with self._lock:
-            now = self._describe()
+            now = self._renew_own_set()
             group = f"{PULLS_AS}{self._settings.set_name}"
             report = network_pb2.NetworkReport(group=group, sets=encode_sets(self._directory.sets_below(now), now))
         peers = [one for one in self._peers.addresses() if one not in self._own]
@@ -172,7 +173,7 @@ class DirectoryExchange:
                     self._directory.near_above = {one.site: tuple(one.sets) for one in answer.near}
 
     def _ask(self, address: str, report: network_pb2.NetworkReport | None) -> network_pb2.NetworkReport | None:
-        """Report to one broker, or ask one of the cluster; None if it does not answer."""
+        """Send `report` to a broker above, or ask one of the cluster; return its directory, None without an answer."""
         try:
             client = self._clients.get(address)
             if client is None:
@@ -186,7 +187,7 @@ class DirectoryExchange:
 
     # -- this set ------------------------------------------------------------------------------------------------
 
-    def _describe(self) -> float:
+    def _renew_own_set(self) -> float:
         """Renew an old description of this set; return the time. The caller holds the lock. Raises Unavailable."""
         now = self._monotonic()
         if not self._set_id:

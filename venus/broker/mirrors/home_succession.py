@@ -34,7 +34,7 @@ RIVALS_MAX = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeAnswer:
-    """Status of a broker, or why it is missing. `is_there`: a process answers at the address, even with an error."""
+    """Status of a possible home's broker, or why it is missing. `is_there`: the address answers, even with an error."""
 
     address: str
     status: broker_pb2.BrokerStatus | None = None
@@ -42,7 +42,7 @@ class HomeAnswer:
     is_there: bool = True
 
     def is_home(self, business: str) -> bool:
-        """Whether this may be a broker of a home of the business. True unless its status denies it."""
+        """Whether the broker may belong to a home of the business: it answers, and its status does not deny that."""
         if not self.is_there:
             return False
         if self.status is None:
@@ -105,7 +105,7 @@ class OwnHomes(Protocol):
 
 @dataclass(slots=True)
 class HomeMonitor:
-    """Monitors brokers of `upstream`, and the homes that they name, in a thread. `set` is the name of this set."""
+    """Thread that monitors brokers of `upstream` and the homes that they name. `set` is the name of this set."""
 
     set: str
     upstream: tuple[str, ...]
@@ -135,6 +135,7 @@ class HomeMonitor:
         self._rivals = dict.fromkeys([*self._rivals, *new][-RIVALS_MAX:])
 
     def _run(self) -> None:
+        """Ask all monitored brokers for their status, and resolve competing homes, until stopped."""
         while not self._stop.is_set():
             try:
                 answers = ask_homes([*self.upstream, *self._rivals], self.proof)
@@ -158,7 +159,7 @@ class HomeMonitor:
         return said
 
     def problems(self, business: str = "") -> list[str]:
-        """Return the problems, one sentence for each broker, of one business or of all."""
+        """Return the problems with other homes, one sentence for each broker, of one business or of all."""
         chosen = [
             [text for name, text in found.items() if business in ("", name) or not name]
             for found in self.found_problems.values()
@@ -166,7 +167,7 @@ class HomeMonitor:
         return ["; ".join(texts) for texts in chosen if texts]
 
     def _resolve_home(self, answer: HomeAnswer, entry: broker_pb2.BusinessStatus, home: Home) -> str:
-        """Decide which of two homes remains, this set or the other. Return the remaining problem."""
+        """Decide whether this set or the other one remains the home; return the problem that remains."""
         other = home_from_wire(entry.home)
         if home_term_of(other) < home.term:
             return self._ask_to_step_down(answer, entry.business, home)
@@ -210,7 +211,7 @@ class HomeSuccession:
         self._former = HomeMonitor(set=place.set, upstream=self._upstream, proof=proof, own=self)
 
     def start(self, own: Sequence[str]) -> None:
-        """Set the addresses of this set; monitor other homes if it was promoted."""
+        """Set the addresses of this set; start the monitor of other homes if this set was promoted."""
         self._own = tuple(own)
         if self.promoted_homes():
             self.start_monitor()
@@ -350,7 +351,7 @@ def preview_promotion(
 
 
 def become_home(core: Core, said: broker_pb2.Promoted, own: Sequence[str]) -> broker_pb2.Promoted:
-    """Become the home; the result has the end of the queue. Blocking. Raises Refused, NotLeader."""
+    """Make this set the home; return `said` with the end of the queue. Blocking. Raises Refused, NotLeader."""
     home = Home(set=said.set, term=said.home_term, addresses=tuple(own), here=True)
     core.homes.become(said.business, home).result(WAIT_S)
     state = core.catalogue.find(said.business).committed
@@ -359,7 +360,7 @@ def become_home(core: Core, said: broker_pb2.Promoted, own: Sequence[str]) -> br
 
 
 def _home_problem(business: str, answers: Sequence[HomeAnswer]) -> str:
-    """Return why the home may still be alive; empty = no broker of it answers."""
+    """Return why the home of a business may still be alive; empty = none of its brokers answers."""
     if not answers:
         return "the home cannot be asked whether it is alive: [cluster] upstream is not set"
     alive = [answer for answer in answers if answer.is_home(business)]

@@ -137,7 +137,7 @@ class MirrorStatuses:
             yield f"{where} does not answer for {now - found.since:,.0f} s{served}: {found.trouble}"
 
     def _away_alarms(self, pulls: Iterable[Replicator]) -> Iterator[str]:
-        """Yield alarms for businesses not pulled from the nearest set, one for all with the same cause."""
+        """Yield alarms for businesses that are not pulled from the nearest set, one alarm for each cause."""
         alike: defaultdict[tuple[str, str, FitnessKind], list[tuple[str, AwayFromNearest]]] = defaultdict(list)
         for pull in pulls:
             if (away := pull.absence()) is not None:
@@ -149,7 +149,7 @@ class MirrorStatuses:
     # -- one business ----------------------------------------------------------------------------------------------
 
     def _progress(self, name: str, pull: Replicator | None, seen: UpstreamStatus) -> ReplicatorStatus | None:
-        """Return the progress of a mirror. It exists even before the first answer of the upstream set."""
+        """Return the progress of a mirror: of its replicator, else CUT_OFF until the upstream answers, else None."""
         if pull is not None:
             return pull.status
         asks = select_tables(self._labels, self._settings.labels, name) is not None and seen.network is None
@@ -164,6 +164,7 @@ class MirrorStatuses:
         seen: UpstreamStatus,
         pull: Replicator | None,
     ) -> broker_pb2.MirrorStatus:
+        """Return the status of one mirror: its state, lag, traffic, filters and upstream set."""
         now = self._monotonic()
         lag = pull.lag if pull is not None else UpstreamLag()
         state, reason, since_us = progress.state, progress.reason, progress.since_us
@@ -226,7 +227,7 @@ class MirrorStatuses:
 
 
 def _refusal_alarms(pulls: Iterable[Replicator], listed: Collection[str]) -> list[str]:
-    """Return alarms for businesses that are refused before this broker has any of their data."""
+    """Return alarms for businesses whose mirroring is refused and of which no data is here yet."""
     progress = {pull.business: pull.status for pull in pulls if pull.business not in listed}
     return [
         f"this set mirrors nothing of {name}: {found.reason}"
@@ -236,12 +237,12 @@ def _refusal_alarms(pulls: Iterable[Replicator], listed: Collection[str]) -> lis
 
 
 def _upstream_mirror(entry: broker_pb2.BusinessStatus | None) -> broker_pb2.MirrorStatus | None:
-    """Return how the upstream set mirrors a business itself, as far as known; None = it is complete there."""
+    """Return the upstream set's own mirror status of a business; None = it is no mirror there, or unknown."""
     return entry.mirror if entry is not None and entry.HasField("mirror") else None
 
 
 def _upstream_name(mirror: Mirror | None, seen: UpstreamStatus) -> str:
-    """Return the upstream set in use; before its first answer, the one that the full data came from."""
+    """Return the name of the upstream set; before its first answer, of the set that sent the full data."""
     if seen.network is not None:
         return seen.network.set
     return mirror.set if mirror is not None else ""
@@ -332,7 +333,7 @@ class MirrorRowFilters:
         ]
 
     def find_absent(self, above: str, tables: Mapping[str, Collection[str]], business: str = "") -> list[str]:
-        """Return alarms for predicates on what the upstream set lacks, of one business or of all."""
+        """Return alarms for predicates on businesses or tables that the upstream lacks, of one business or of all."""
         return find_unmatched_predicates(items_of_business(self.configured, business), tables, above)
 
     def _set_above(self, business: Business) -> str:
@@ -341,7 +342,7 @@ class MirrorRowFilters:
         return mirror.set if mirror is not None else ""
 
     def _in_force(self, business: Business) -> tuple[RowFilter, ...]:
-        """Return this set's filters that apply to the present full data."""
+        """Return the filters of this set by which the present full data was selected."""
         mirror = business.committed.mirror
         return mirror.where if mirror is not None else ()
 

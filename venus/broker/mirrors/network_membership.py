@@ -122,7 +122,7 @@ class NetworkMembership:
         self._looks.start()
 
     def _check_place(self, looks: UpstreamMonitor) -> None:
-        """Raise Refused if an upstream broker answers and this set cannot be downstream of it."""
+        """Ask every upstream broker; raise Refused if this set cannot be downstream of one that answers."""
         above = looks.ask_all()
         if not above:
             logger.warning("no broker of [cluster] upstream answers yet (%s): serving local data", looks.addresses)
@@ -144,7 +144,7 @@ class NetworkMembership:
     # -- producers ---------------------------------------------------------------------------------------------
 
     def check_producer(self, business: str) -> None:
-        """Raise if producers may not ship here; only the home accepts them. Raises Refused, at a core set NotLeader."""
+        """Check that producers may ship here, because this set is the home. Raises Refused, at a core set NotLeader."""
         if self._looks is None or self.succession.accepts_writes(business):
             return
         self._core.homes.refuse_consumer(business)  # a promoted set that was replaced knows the new home
@@ -212,7 +212,7 @@ class NetworkMembership:
             self._start_all(names)
 
     def _merge_network(self, name: str, network: broker_pb2.NetworkStatus) -> None:
-        """Check that this set may be downstream of one that answers, and merge the network ids of both."""
+        """Check that this set may be downstream of set `name`, and merge the network ids of both."""
         refusal = topology_position.explain_refusal(self._place, network, self._ids)
         if refusal != self._refused.get(name, ""):
             self._refused[name] = refusal
@@ -322,7 +322,7 @@ class NetworkMembership:
 
 
 def open_borders(settings: ClusterSettings) -> dict[str, Border]:
-    """Return the rules by which the sets below get columns, by business. Raises ConfigError for an unusable key."""
+    """Return the rules for columns that the sets below receive, by business. Raises ConfigError for an unusable key."""
     path, option = settings.masking_key_file, "cluster.masking_key_file"
     key = read_masking_key(path, option) if path else None
     found = {}

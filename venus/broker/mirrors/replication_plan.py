@@ -44,11 +44,11 @@ LATER_CUT_S = 5.0
 
 
 class _CutTooEarly(errors.Unavailable):
-    """The cut of the full data is too early: consumers would not notice that the rows are selected differently."""
+    """Refuses a cut so early that consumers would not notice the changed selection of rows."""
 
 
 class _UpstreamChanged(errors.Unavailable):
-    """The session ends because another upstream set was chosen."""
+    """Ends the session because another upstream set was chosen."""
 
 
 class ReplicationPlan:
@@ -77,7 +77,7 @@ class ReplicationPlan:
         self._began_at = monotonic()
 
     def session(self) -> requests.Calls[None]:
-        """Pull until an error occurs."""
+        """Yield the requests of one session: fill the mirror if needed, then follow the queue until an error."""
         self._began_at, self.at = self._monotonic(), None
         self._may_pull(self.business)
         mirrors = self._core.mirrors
@@ -136,7 +136,7 @@ class ReplicationPlan:
         return False
 
     def _fill_reason(self, business: Business, mirror: Mirror | None) -> str | None:
-        """Return why a full copy is needed: "" the first time, None if none is needed."""
+        """Return why a full copy is needed: "" = the first one, None = none is needed."""
         if mirror is None:
             return f"{business.proposed.home} has replaced this home" if business.proposed.is_replaced else ""
         if changed := self._find_change(mirror):
@@ -196,7 +196,7 @@ class ReplicationPlan:
         yield from self._fill_and_follow(business, above, snapshot.splits, snapshot.snapshot_id)
 
     def _check_cut(self, business: Business, snapshot: broker_pb2.Snapshot) -> None:
-        """Raise Unavailable if consumers would not notice that the rows are selected differently."""
+        """Raise Unavailable if the cut is so early that consumers would not notice the changed selection of rows."""
         state, cut = business.proposed, (snapshot.epoch, snapshot.offset)
         changed = self._find_change(state.mirror) if state.mirror is not None else ""
         changed = changed or self._describe_other_rows(business, snapshot)
@@ -215,7 +215,7 @@ class ReplicationPlan:
     def _fill_and_follow(
         self, business: Business, above: UpstreamEndpoint, splits: Sequence[broker_pb2.Split], snapshot_id: str
     ) -> requests.Calls[None]:
-        """Copy rows to the end, then follow. A lost connection is resumed later; wrong rows discard the copy."""
+        """Copy the rest of the rows, then follow the queue. A lost connection keeps the copy, wrong rows discard it."""
         try:
             yield from fill_mirror(splits, self._core.mirrors, business, self.progress)
         except (errors.ProtocolError, errors.SnapshotExpired) as error:
@@ -244,7 +244,7 @@ class ReplicationPlan:
         yield from self._follow_stream(business, above)
 
     def _store_levels(self, business: Business, opened: broker_pb2.Opened) -> requests.Calls[None]:
-        """Store the predicates of the upstream sets if they are new, or now select the same rows in another way."""
+        """Store the filters of the upstream sets if they have changed, or now select the same rows in another way."""
         mirror, store = business.proposed.mirror, self._core.store
         if mirror is None or not opened.HasField("levels"):
             return
@@ -279,6 +279,7 @@ class ReplicationPlan:
         return found
 
     def _follow_stream(self, business: Business, above: UpstreamEndpoint) -> requests.Calls[None]:
+        """Receive increments, hand them to the commit thread, and acknowledge those that are durable."""
         going: deque[tuple[Future[int], int]] = deque()
         taken, passed_at = business.proposed.next_offset, self._monotonic()
         while True:
@@ -310,7 +311,7 @@ class ReplicationPlan:
         raise _UpstreamChanged(f"set {above.set} is no longer in use")
 
     def _acknowledge_taken(self, future: Future[int], committed_at_us: int) -> requests.Calls[None]:
-        """Acknowledge to the upstream set what is durable here."""
+        """Wait until received increments are durable, then acknowledge them to the upstream set."""
         reached = yield requests.WaitForCommit(future=future)
         self._choice.record_success()  # the first batch received was compared with the newest local one
         yield requests.Acknowledge(offset=reached)

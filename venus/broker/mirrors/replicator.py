@@ -82,6 +82,7 @@ class ReplicatorThread:
             self._thread.join()
 
     def _run(self) -> None:
+        """Run one session after the other until stopped; record each error and wait."""
         while not self._stop.is_set():
             try:
                 self._run_session()
@@ -170,6 +171,7 @@ class SessionConnections:
                 return call.future.result()
 
     def _snapshot_client(self) -> SnapshotClient:
+        """Return the client for snapshots of the upstream set; create it at its first use."""
         if self._snapshots is None:
             self._snapshots = SnapshotClient(
                 self._above.reach, keepalive_s=CLUSTER_KEEPALIVE_S if self._above.is_one_of else KEEPALIVE_S
@@ -252,7 +254,7 @@ class Replicator:
             self._selection.record_success()
 
     def record_end(self, above: UpstreamEndpoint, error: Exception) -> bool:
-        """Record why the session ended. Return True if it was only a probe of another upstream."""
+        """Record why the session ended. Return True if it was a trial of another upstream set, which failed."""
         for_good = isinstance(error, _FINAL_ERRORS) and self._selection.is_trial
         if isinstance(error, OtherRows) and not for_good and self._selection.in_use == above.set:
             self._record_other_rows(str(error))
@@ -287,7 +289,7 @@ class Replicator:
 
     @property
     def is_trial(self) -> bool:
-        """Whether the set in use has yet to prove that it has the local history."""
+        """Whether the set in use is on trial: its data has not been shown to continue the local history."""
         return self._selection.is_trial
 
     @property
@@ -349,7 +351,7 @@ class Replicator:
     # -- status ----------------------------------------------------------------------------------------------------
 
     def absence(self) -> AwayFromNearest | None:
-        """Return why the nearest set is not in use; None = it is, or another broker pulls."""
+        """Return why the nearest set is not in use; None = it is in use, or another broker pulls the business."""
         with self._lock:
             return None if self.status.state is MirrorState.ELSEWHERE else self._selection.absence()
 

@@ -40,7 +40,7 @@ class SetPosition:
 
 
 def explain_refusal(here: SetPosition, above: broker_pb2.NetworkStatus, known: Collection[str]) -> str:
-    """Return why this set cannot mirror that one, or an empty string. `known` are the ids of the network so far."""
+    """Return why set `here` cannot mirror set `above`, or an empty string. `known` are the network ids so far."""
     if here.set in above.path or here.set == above.set:
         way = " -> ".join([*(above.path or [above.set]), here.set])
         return f"the sets are in a loop: {way}; correct [cluster] upstream, or give each set a name of its own"
@@ -192,9 +192,9 @@ def find_absent_labels(
     tables: Collection[str],
     business: str = "",
 ) -> list[str]:
-    """Return problems of labels that name what the upstream set lacks; `tables` with and without their namespace.
+    """Return problems of labels that name businesses or tables that the upstream set lacks.
 
-    With `business`, only that one is named; "" = every one.
+    `tables` has names with and without their namespace. With `business`, only that one is named; "" = every one.
     """
     found = []
     for label in chosen:

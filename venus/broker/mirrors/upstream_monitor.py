@@ -78,13 +78,14 @@ class UpstreamClient:
         return self.status
 
     def _describe(self, error: VenusError) -> str:
-        """Return the problem in words. A mirror needs exactly one role; the refused call names others as well."""
+        """Return an error in words; a refused call names several roles, but a mirror needs exactly one."""
         if isinstance(error, Denied) and not isinstance(error, Unproven):
             identity = str(error).partition(" may not ")[0]
             return f"{identity} has no role consumer({self.group}, *) at the set above"
         return str(error)
 
     def _close(self) -> None:
+        """Close the connection; the next poll opens another one."""
         if self._admin is not None:
             self._admin.close()
             self._admin = None
@@ -130,6 +131,7 @@ class UpstreamPoller(UpstreamClient):
             self.answered_by = ""
 
     def _run(self) -> None:
+        """Poll the set and report each result, until stopped."""
         while not self._stop.is_set():
             self._woken.clear()
             reach = self.reach
@@ -163,14 +165,14 @@ class SetMembers:
     _set_of: dict[str, str] = field(default_factory=dict)
 
     def learn(self, address: str, name: str) -> bool:
-        """Record the set of a broker. Return True if it was not known."""
+        """Record to which set a broker belongs. Return True if that was not known."""
         if address not in self.addresses or not name or self._set_of.get(address) == name:
             return False
         self._set_of[address] = name
         return True
 
     def learn_from(self, address: str, status: broker_pb2.BrokerStatus) -> bool:
-        """Record a broker's set and the set's other brokers. Return True if any of it was not known."""
+        """Record to which set a broker and the set's other brokers belong. Return True if any of that was not known."""
         name = status.network.set
         news = self.learn(address, name)
         for entry in status.businesses:
@@ -264,6 +266,7 @@ class UpstreamMonitor:
         return [status.network for _, status in answered if status.HasField("network")]
 
     def _ask(self, address: str) -> broker_pb2.BrokerStatus | None:
+        """Return the status of a broker, None if it does not answer."""
         try:
             with AdminClient(BrokerAddress(address, self._proof), timeout_s=ANSWER_S) as admin:
                 return admin.status()
@@ -271,7 +274,7 @@ class UpstreamMonitor:
             return None
 
     def _on_poll(self, look: UpstreamPoller) -> None:
-        """Handle a poll: regroup the addresses if it has shown new members of a set."""
+        """Handle a poll: if it has shown new members of a set, group the addresses by set again."""
         with self._lock:
             if self._looks.get(look.name) is not look:
                 return  # it was merged into another set
@@ -287,7 +290,7 @@ class UpstreamMonitor:
             self._looked(look, renamed)
 
     def _regroup(self) -> Mapping[str, str]:
-        """Create and end pollers so that each known set has one. Return the names that changed."""
+        """Create and end pollers so that each known set has one. Return the new names of renamed sets."""
         sets, old = self._members.sets(), self._looks
         at = {address: name for name, own in sets.items() for address in own}
         renamed = {name: at[look.reach.partition(",")[0]] for name, look in old.items()}

@@ -77,7 +77,7 @@ class Fitness:
 
 @dataclass(slots=True)
 class UpstreamHealth:
-    """Health of a set: since when it is of its kind, since when it is fit without a break, and the newest check."""
+    """Health of a set: the newest check, since when it has this fitness class, and since when the set is fit."""
 
     fitness: Fitness = field(default_factory=Fitness)
     since: float = 0.0
@@ -125,7 +125,7 @@ class UpstreamSelection:
 
     @property
     def is_trial(self) -> bool:
-        """Whether the set in use has yet to prove that it has the local history."""
+        """Whether the set in use is on trial: its data has not been shown to continue the local history."""
         return bool(self._back_to)
 
     @property
@@ -215,7 +215,7 @@ class UpstreamSelection:
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def choose_first(self, now: float) -> None:
-        """Choose the first set."""
+        """Choose the set to begin with: the nearest fit one, else the nearest cut-off one, else the nearest."""
         wanted = next(
             (name for kind in INSTEAD_OF_SILENT for name in self.names if self._is_kind(name, kind)), self.names[0]
         )
@@ -223,7 +223,7 @@ class UpstreamSelection:
         self._moved_at = float("-inf")
 
     def move_if_due(self, now: float, *, busy: bool = False) -> bool:
-        """Move if it is time; return True if it moved. `busy`: a full copy runs, which a move would restart."""
+        """Move to a better set if it is time; return True if it moved. `busy`: a move would restart a full copy."""
         wanted = self._find_replacement(now, busy) or (
             "" if busy or self._failing_since is not None else self._find_nearer(now)
         )
@@ -271,6 +271,7 @@ class UpstreamSelection:
         return next((name for name in nearer if self._seconds_left(name) == 0.0 and self._is_fresh(name, now)), "")
 
     def _is_kind(self, name: str, kind: FitnessKind) -> bool:
+        """Return whether the newest health check of a set has this fitness class."""
         return self._standings[name].fitness.kind is kind
 
     def _is_fresh(self, name: str, now: float) -> bool:
@@ -278,6 +279,7 @@ class UpstreamSelection:
         return now - self._standings[name].checked_at <= self._times.looks_apart_s
 
     def _is_fit_long_enough(self, name: str) -> bool:
+        """Return whether a set has been fit long enough to replace the set in use."""
         standing = self._standings[name]
         return standing.fit_since is not None and standing.checked_at - standing.fit_since >= self._times.fit_first_s
 
@@ -346,7 +348,7 @@ class UpstreamChoice(Protocol):
         """Record that the received data continues the local history."""
 
     def record_end(self, above: UpstreamEndpoint, error: Exception) -> bool:
-        """Record why the session ended. Return True if it was only a probe of another upstream."""
+        """Record why the session ended. Return True if it was a trial of another upstream set, which failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

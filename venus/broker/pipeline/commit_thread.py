@@ -39,6 +39,7 @@ def guard_with(fail: Callable[[BaseException], None]) -> Guard:
 
     @contextmanager
     def guard() -> Iterator[None]:
+        """Report an error of the store, unless the store is only full, and raise it."""
         try:
             yield
         except StorageError as error:
@@ -73,7 +74,7 @@ TICK_S = 0.2
 
 
 class CommitThread:
-    """The queue of commands and the thread that drains it."""
+    """Queue of commands for the log and the store, and the thread that carries them out in groups."""
 
     def __init__(
         self,
@@ -143,8 +144,9 @@ class CommitThread:
     ) -> Future[T]:
         """Queue a command after all commands of its business or `line`; without either, after all commands.
 
-        With `first` it depends on no waiting command and overtakes them. The future of a command with `nbytes` fails
-        with Overloaded if they wait for too long. Without `wakes` the caller calls `carry_out_here` next.
+        With `first` the command overtakes all waiting ones, on none of which it depends. The future of a command with
+        `nbytes` fails with Overloaded if the command waits for too long. Without `wakes` the caller calls
+        `carry_out_here` next.
         """
         future: Future[T] = Future()
         command = CommitCommand(work, future, nbytes, business, self._monotonic())
@@ -191,11 +193,11 @@ class CommitThread:
                     self._ready.notify()
 
     def _is_due_earlier(self) -> bool:
-        """Return whether the group has made periodic work due before the thread wakes."""
+        """Return whether periodic work is due before the time at which the thread would wake."""
         return self._monotonic() + self._rest_s() < self._rests_until - EARLIER_S
 
     def release(self, catalogue: BusinessCatalogue, business: Business) -> None:
-        """Release a business after all commands that were queued for it."""
+        """Release a business in the catalogue, after all commands that were queued for the business."""
         # not in the command: a group that is given up runs it again, and that would release another stream's hold
         done = self.submit(lambda _: None, line=business)
         done.add_done_callback(lambda done: None if done.exception() else catalogue.release(business))
@@ -206,7 +208,7 @@ class CommitThread:
             self._ready.notify()
 
     def silent_s(self, now: float) -> float:
-        """Return for how long commands have waited without being taken; 0 if none wait. Works in any thread."""
+        """Return for how long queued commands have waited for the thread; 0 if none wait. Works in any thread."""
         with self._ready:
             return 0.0 if self._is_at_rest else max(0.0, now - self._turned_at)
 
@@ -268,6 +270,7 @@ class CommitThread:
     # -- the thread --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Carry out groups until the thread is stopped or the store fails."""
         while True:
             commands = self._take()
             if commands is None or not self._carry_out(commands):
@@ -293,7 +296,7 @@ class CommitThread:
         self._group_size.record_group(sum(c.nbytes for c in commands), self._monotonic() - began - sync_s, sync_s)
 
     def _take(self) -> list[CommitCommand[Any]] | None:
-        """Wait for commands and return the next group; None = the thread must end."""
+        """Wait for commands; return those of the next group, None = the thread must end."""
         with self._ready:
             if not self._waiting and not self._stopping and self._error is None:
                 rest_s = TICK_S if self.writer.lagging else self._rest_s()

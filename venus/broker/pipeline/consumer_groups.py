@@ -44,7 +44,7 @@ def trim(
     retain_bytes: int,
     backlog: Backlog = NO_BACKLOG,
 ) -> tuple[int, int]:
-    """Remove what no consumer or broker needs; return the removed log entries as a range."""
+    """Trim the queue and the log entries that no consumer or broker needs; return the range of trimmed entries."""
     if not business.is_filled:
         return 0, 0
     if (mirror := business.applying.mirror) is not None and business.log.start <= mirror.end:
@@ -71,7 +71,7 @@ def trim(
 
 
 def _trim_full_data(group: CommandGroup, business: Business, end: int, backlog: Backlog) -> tuple[int, int]:
-    """Remove the entries that have become rows of a mirror's full data."""
+    """Trim the log entries that have become rows of a mirror's full data; return their range."""
     if backlog.must_keep(end, business.nbytes - business.nbytes_trimmed):
         return 0, 0
     first = business.log.start
@@ -96,7 +96,7 @@ def _last_removable(
 
 
 def age_consumers(group: CommandGroup, business: Business, passed_us: int, now_us: int, ttl_s: float) -> None:
-    """Add to the absence of consumers, and forget consumers that have been absent for too long."""
+    """Add the passed time to the absence of consumers, and forget those that were absent for too long."""
     with business.lock:
         known = [(name, consumer) for name, consumer in business.consumers.items() if not consumer.is_connected]
         later = [consumers.count_absence(consumer, passed_us) for _, consumer in known]
@@ -119,7 +119,7 @@ def age_consumers(group: CommandGroup, business: Business, passed_us: int, now_u
 
 
 def forget(group: CommandGroup, business: Business, name: str, at_us: int) -> None:
-    """Log that a consumer will not come back."""
+    """Log that a consumer group is removed."""
     record = {"group": name, "forget": True}
     entry = record_entry(EntryKind.CONSUMER, epoch=business.proposed.epoch, at_us=at_us, record=record)
     group.append(business, entry, durable=False)
@@ -208,11 +208,11 @@ class ConsumerGroups:
             if proposed:  # the log may have the group
                 self.detach(business, made.group, made.token)
             else:
-                self._give_up(business, made, known)
+                self._undo_attachment(business, made, known)
             raise
 
     @staticmethod
-    def _give_up(business: Business, made: ConsumerState, known: ConsumerState | None) -> None:
+    def _undo_attachment(business: Business, made: ConsumerState, known: ConsumerState | None) -> None:
         """Restore a group to its state before the attachment. A new group is logged when it attaches again."""
         with business.lock:
             current = business.consumers.get(made.group)
@@ -254,12 +254,12 @@ class ConsumerGroups:
         self._changed(business, consumer)
 
     def _record_return(self, business: Business, reader: str) -> None:
-        """Record for the measured retention that a reader is here. Needs the lock."""
+        """Record in the measured retention that a reader is connected again. Needs the lock."""
         if business.retention is not None:
             business.retention.on_return(reader, self._monotonic())
 
     def _record_leave(self, business: Business, reader: str) -> None:
-        """Record for the measured retention that a reader has left. Needs the lock."""
+        """Record in the measured retention that a reader has left. Needs the lock."""
         if business.retention is not None:
             business.retention.on_leave(reader, self._monotonic())
 
@@ -275,7 +275,7 @@ class ConsumerGroups:
         return known.kept if known is not None else business.visible_offset
 
     def forget(self, business: Business, group: str) -> None:
-        """Stop keeping increments for a group that will not come back. Raises Refused while it is attached."""
+        """Remove a consumer group, so that nothing is kept for it. Raises Refused while the group is attached."""
         with business.lock:
             _check_is_gone(business, group)
         if self._is_stored(business):
@@ -285,7 +285,7 @@ class ConsumerGroups:
                 business.consumers.pop(group, None)
 
     def _forget(self, batch: CommandGroup, business: Business, group: str) -> None:
-        """Propose the removal of a group. In the commit thread, so that none of its positions is logged later."""
+        """Propose the removal of a group, in the commit thread, so that no position of the group is logged later."""
         with business.lock:
             known = business.consumers.get(group)
             if known is not None and known.is_connected:
@@ -295,7 +295,7 @@ class ConsumerGroups:
 
 
 def _check_is_gone(business: Business, group: str) -> None:
-    """Raise Unavailable for an unknown group, Refused while it is attached."""
+    """Check that a group can be removed: raise Unavailable if it is unknown, Refused while it is attached."""
     known = business.consumers.get(group)
     if known is None:
         raise Unavailable(f"{business.name} has no consumer {group!r}", hint="`venus status` lists them")
@@ -304,4 +304,5 @@ def _check_is_gone(business: Business, group: str) -> None:
 
 
 def _connected_error(business: Business, group: str) -> Refused:
+    """Return the error for the removal of a group that is connected."""
     return Refused(f"consumer {group} of {business.name} is connected", hint="stop its `venus sync` or its query first")

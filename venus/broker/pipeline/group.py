@@ -1,4 +1,4 @@
-"""A group: the commands that share one write batch and one fsync, and what a command is.
+"""A group of commands that share one write batch and one fsync, and the form of a command.
 
 A command only proposes: it appends entries and steps the proposed state. The proposals of a failed command are undone,
 so a command does all of its work or none.
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """Savepoint of a group before a command."""
+    """State of a group before a command, so that the command's proposals can be undone."""
 
     appended: int
     staged: int
@@ -47,7 +47,7 @@ class WrittenEntries:
 
 @dataclass(slots=True, eq=False)
 class CommandGroup:
-    """The content of one write batch."""
+    """Proposed entries and changes of the commands that share one write batch."""
 
     batch: StoreBatch
     changed: set[Business] = field(default_factory=set)
@@ -99,7 +99,7 @@ class CommandGroup:
         self.durable = self.durable or durable
 
     def savepoint(self) -> Savepoint:
-        """Return a savepoint."""
+        """Return a savepoint, for `take_back`."""
         return Savepoint(len(self.appended), len(self._staged), self.durable)
 
     def take_back(self, mark: Savepoint) -> None:
@@ -194,7 +194,7 @@ def closed_error(error: BaseException | None) -> VenusError:
 
 
 class CannotApply(Exception):
-    """Raised with the business whose next entry cannot be applied."""
+    """The next entry of a business cannot be applied."""
 
     def __init__(self, business: Business, index: int, error: Exception) -> None:
         super().__init__(_describe_failure(index, error))
@@ -221,6 +221,7 @@ def leader_end_reason(stuck: CannotApply) -> str:
 
 
 def _describe_failure(index: int, error: Exception) -> str:
+    """Return the message that a log entry cannot be applied."""
     what = str(error) if isinstance(error, VenusError) else repr(error)
     return f"log entry {index} cannot be applied here ({what})"
 

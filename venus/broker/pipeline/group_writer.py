@@ -51,14 +51,14 @@ class AnswerQueue:
     _waiting: dict[Business, deque[WaitingAnswer]] = field(default_factory=dict)
 
     def hold(self, business: Business, held: WaitingAnswer) -> None:
-        """Give the answer once its index is applied, at once if it already is."""
+        """Keep an answer until its index is applied; give it at once if it already is."""
         if held.index <= business.log.applied:
             held.deliver()
         else:
             self._waiting.setdefault(business, deque()).append(held)
 
     def release(self, business: Business) -> None:
-        """Give the answers up to the newest applied entry."""
+        """Give the answers that waited for entries that are applied now."""
         waiting = self._waiting.get(business)
         while waiting and waiting[0].index <= business.log.applied:
             waiting.popleft().deliver()
@@ -126,7 +126,7 @@ class GroupWriter:
                 self.finish(written)
 
     def write(self, commands: Sequence[CommitCommand[Any]]) -> WrittenGroup | None:
-        """Do the first half of a step; `finish` does the second. None means that the group was given up."""
+        """Run commands and write their group; `finish` answers the callers. None = the group was dropped."""
         group = CommandGroup(self._store.batch())
         answers = [self._run_command(group, c) for c in commands]
         try:
@@ -150,7 +150,7 @@ class GroupWriter:
         return WrittenGroup(group, answers)
 
     def finish(self, written: WrittenGroup) -> None:
-        """Do the second half of a step: sync a shared log, free the buffer, answer the callers."""
+        """Complete a written group: sync a shared log, free the buffer, answer the callers."""
         group = written.group
         if self._shared.is_shared:
             self._sync_shared(group)
@@ -162,13 +162,13 @@ class GroupWriter:
             self.acks.drop(business, first, refusal)
 
     def _publish_group(self, group: CommandGroup) -> None:
-        """Publish a group, and give the answers that waited for it."""
+        """Publish a group, and give the answers that its applied entries allow."""
         self._publish(group)
         for business in group.applied:
             self.acks.release(business)
 
     def _write_shared(self, group: CommandGroup) -> None:
-        """Give the entries to followers while they are synced. Applied entries were on disk before."""
+        """Write a group without fsync, so that followers store it meanwhile. Applied entries were synced before."""
         if len(group.batch):
             self._store.write(group.batch, durable=False)
         for business, run in group.written.items():
@@ -184,7 +184,7 @@ class GroupWriter:
             self._shared.on_changed(business)
 
     def _give_up(self, group: CommandGroup, commands: Sequence[CommitCommand[Any]], error: Exception) -> None:
-        """Drop a group that cannot be applied and try its commands one by one. Nothing of it is on disk."""
+        """Drop a group that failed, and try its commands one by one. Nothing of the group is on disk."""
         if isinstance(error, StorageError) or not commands:
             raise error
         for business in group.touched_businesses():
@@ -244,7 +244,7 @@ class GroupWriter:
                 self.acks.hold(about, WaitingAnswer(answer.index, answer.deliver, answer.refuse))
 
     def _run_command(self, group: CommandGroup, command: CommitCommand[Any]) -> CommandAnswer:
-        """Run a command; undo its proposals if it fails."""
+        """Run a command; undo its proposals if it fails. Return its answer."""
         if command.business is not None:
             try:
                 group.allow(command.business, self._shared.term(command.business))

@@ -103,7 +103,7 @@ def become_home(group: CommandGroup, business: Business, home: Home, at_us: int)
             f"{business.name}: {known} has become the home meanwhile, home term {home_term_of(known)}",
             hint="if that set is gone as well, run the command again",
         )
-    _append(group, business, home, at_us)
+    _propose_home(group, business, home, at_us)
     return home
 
 
@@ -116,7 +116,7 @@ def confirm_home(group: CommandGroup, business: Business, home: Home, at_us: int
     if known is None or not known.here or home.term <= known.term:
         return False
     check_limit(f"{business.name}: set {home.set}", "home term", home.term, known.term)
-    _append(group, business, home, at_us)
+    _propose_home(group, business, home, at_us)
     return True
 
 
@@ -128,7 +128,7 @@ def record_new_home(group: CommandGroup, business: Business, home: Home, at_us: 
     if home.term <= home_term_of(business.proposed.home):
         return False
     check_limit(f"{business.name}: set {home.set}", "home term", home.term, home_term_of(business.proposed.home))
-    _append(group, business, home, at_us)
+    _propose_home(group, business, home, at_us)
     return True
 
 
@@ -157,7 +157,7 @@ def close_losses(
 
 
 def groups_with_targets(groups: Iterable[str]) -> list[str]:
-    """Return the groups whose targets are to be compared with the source: all but those of downstream sets."""
+    """Return the groups whose targets must be compared with the source: all but those of downstream sets."""
     return sorted(name for name in groups if not name.startswith(PULLS_AS))
 
 
@@ -167,7 +167,7 @@ def give_up(group: CommandGroup, business: Business, home_terms: Collection[int]
     group.append(business, record_entry(EntryKind.CLOSED, epoch=business.proposed.epoch, at_us=at_us, record=record))
 
 
-def _append(group: CommandGroup, business: Business, home: Home, at_us: int) -> None:
+def _propose_home(group: CommandGroup, business: Business, home: Home, at_us: int) -> None:
     """Propose the entry that sets the home."""
     record = encode_home(home)
     assert record is not None
@@ -219,7 +219,7 @@ class HomeCommands:
         return self._notify_when_done(done, lambda: self._notify_replaced(found))
 
     def _notify_when_done(self, future: Future[bool], notify: Callable[[], None]) -> Future[bool]:
-        """Notify the listeners once the future is True, before later callbacks of the future run."""
+        """Notify the listeners once the future's result is True, before later callbacks of the future run."""
 
         def on_done(done: Future[bool]) -> None:
             if done.exception() is None and done.result():
@@ -234,6 +234,7 @@ class HomeCommands:
             self._notify(business.name, replaced_error(business))
 
     def _notify(self, business: str, error: Unavailable) -> None:
+        """Call the listeners: clients of a business must connect again."""
         for listener in self._listeners:
             listener(business, error)
 

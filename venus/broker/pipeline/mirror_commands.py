@@ -38,7 +38,7 @@ LEFT_OUT_MAX = limits.UINT32_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorIncrements:
-    """Increments in order, all that this mirror needs up to `position`. `sparse`: it pulls a part of the business."""
+    """All increments up to `position` that this mirror needs. `sparse`: it mirrors only a part of the business."""
 
     increments: Sequence[broker_pb2.Increment]
     position: int
@@ -128,7 +128,7 @@ def take_increments(
 def _take_increment(
     group: CommandGroup, business: Business, increment: broker_pb2.Increment, sparse: bool, store: Store, at_us: int
 ) -> None:
-    """Take one increment: check it, and propose it unless it is already here."""
+    """Check one increment, and propose the batch unless it is already here."""
     state = business.proposed
     if increment.base_offset + increment.count <= state.next_offset:
         _check_same(business, increment, store)
@@ -148,7 +148,7 @@ def _take_increment(
     _check_versions(business, increment, content, store)
     entry = LogEntry(
         kind=EntryKind.MIRRORED,
-        epoch=max(increment.epoch, _epoch(business)),
+        epoch=max(increment.epoch, _newest_epoch(business)),
         at_us=increment.committed_at_us,
         digest=increment.digest,
         body=body,
@@ -157,10 +157,10 @@ def _take_increment(
 
 
 def _check_reach(business: Business, increment: broker_pb2.Increment, content: Envelope) -> None:
-    """Raise ProtocolError for numbers so high that nothing could follow them."""
+    """Raise ProtocolError for an offset, epoch, batch or Sequence so high that none could follow it."""
     state, where = business.proposed, f"{business.name}: batch {content.batch_no}"
     check_limit(where, "offset", increment.base_offset, state.next_offset)
-    check_limit(where, "epoch", increment.epoch, _epoch(business))
+    check_limit(where, "epoch", increment.epoch, _newest_epoch(business))
     check_limit(where, "batch", content.batch_no, state.last_batch)
     check_limit(where, "Sequence", content.first_sequence, state.last_sequence)
 
@@ -180,7 +180,7 @@ def _check_same(business: Business, increment: broker_pb2.Increment, store: Stor
 
 
 def _check_place(business: Business, increment: broker_pb2.Increment, content: Envelope) -> None:
-    """Raise ProtocolError for a batch that cannot be the next one, OffsetDiverged if another history has it."""
+    """Raise ProtocolError for a batch that cannot be the next one, OffsetDiverged for one of another history."""
     state, where = business.proposed, f"{business.name}: batch {content.batch_no} at offset {increment.base_offset}"
     offsets = content.lost or content.left_out or max(content.count, 1)
     if increment.base_offset < state.next_offset and increment.count == offsets:
@@ -197,8 +197,10 @@ def _check_place(business: Business, increment: broker_pb2.Increment, content: E
             f"{where} begins at Sequence {content.first_sequence}, behind batch {state.last_batch} with Sequences up "
             f"to {state.last_sequence}: {_OTHER}"
         )
-    if increment.epoch < _epoch(business) and not stands_for:
-        raise OffsetDiverged(f"{where} is of epoch {increment.epoch}, behind one of epoch {_epoch(business)}: {_OTHER}")
+    if increment.epoch < _newest_epoch(business) and not stands_for:
+        raise OffsetDiverged(
+            f"{where} is of epoch {increment.epoch}, behind one of epoch {_newest_epoch(business)}: {_OTHER}"
+        )
 
 
 def _check_versions(business: Business, increment: broker_pb2.Increment, content: Envelope, store: Store) -> None:
@@ -219,7 +221,7 @@ def _check_versions(business: Business, increment: broker_pb2.Increment, content
 
 
 def _rest_of(increment: broker_pb2.Increment, offset: int) -> tuple[broker_pb2.Increment, Envelope]:
-    """Return the rest of an increment without changes, from an offset on."""
+    """Return an increment that has no changes and stands for the offsets of this one from `offset` on."""
     message = change_pb2.BatchBody.FromString(increment.body)
     left = increment.base_offset + increment.count - offset
     if message.lost:
@@ -238,14 +240,14 @@ def _rest_of(increment: broker_pb2.Increment, offset: int) -> tuple[broker_pb2.I
     return rest, build_envelope(message)
 
 
-def _epoch(business: Business) -> int:
+def _newest_epoch(business: Business) -> int:
     """Return the epoch of the newest mirrored batch, proposed ones included."""
     newest = next((p.entry.epoch for p in reversed(business.pending) if p.entry.kind is EntryKind.MIRRORED), 0)
     return max(newest, business.epoch_at_end)
 
 
 def _skip_gap(group: CommandGroup, business: Business, offset: int, sparse: bool, store: Store, at_us: int) -> None:
-    """Pass over offsets up to `offset`, which hold nothing for this mirror."""
+    """Log that the offsets up to `offset` hold nothing for this mirror, which has only a part of the business."""
     state = business.proposed
     if not sparse:
         raise ProtocolError(
@@ -254,12 +256,14 @@ def _skip_gap(group: CommandGroup, business: Business, offset: int, sparse: bool
     while business.proposed.next_offset < offset:
         message = _empty_batch(business, min(offset - business.proposed.next_offset, LEFT_OUT_MAX), store)
         body = message.SerializeToString()
-        entry = LogEntry(kind=EntryKind.MIRRORED, epoch=_epoch(business), at_us=at_us, digest=digest(body), body=body)
+        entry = LogEntry(
+            kind=EntryKind.MIRRORED, epoch=_newest_epoch(business), at_us=at_us, digest=digest(body), body=body
+        )
         group.append(business, entry, build_envelope(message))
 
 
 def _empty_batch(business: Business, offsets: int, store: Store) -> change_pb2.BatchBody:
-    """Return the batch that stands for empty offsets. An open cut stays open."""
+    """Return a batch without changes that stands for some offsets. An open cut stays open."""
     state = business.proposed
     cut, ended, captured_at_us = _newest_cut(business, store)
     return change_pb2.BatchBody(
@@ -282,7 +286,7 @@ def _newest_cut(business: Business, store: Store) -> tuple[int, bool, int]:
 
 
 def _filling_mirror(business: Business, begin: int) -> Mirror:
-    """Return the mirror whose full data began at `begin`. Raises IllegalTransition if it is not being filled."""
+    """Return the mirror whose full data began at `begin`. Raises IllegalTransition if that fill no longer runs."""
     mirror = business.proposed.mirror
     if mirror is None or mirror.end or mirror.begin != begin or not business.proposed.is_mirror:
         raise IllegalTransition(f"{business.name}: the full data was begun again meanwhile")
@@ -323,11 +327,11 @@ class MirrorCommands:
         return found
 
     def leave(self, business: Business) -> None:
-        """End what `enter` began."""
+        """Release a business that `enter` returned."""
         self._commits.release(self._catalogue, business)
 
     def begin_full_data(self, business: Business, said: mirror_pb2.MirrorBegin) -> Future[int]:
-        """Begin the full data. The answer identifies it in later calls."""
+        """Begin the full data. The future's result identifies this full data in later calls."""
 
         def append_beginning(group: CommandGroup) -> int:
             begin_full_data(group, business, said, self._clock_us(), self._space)
@@ -364,7 +368,7 @@ class MirrorCommands:
         sparse: bool,
         follows: int = 0,
     ) -> Future[int]:
-        """Take increments. The answer is the next wanted offset; everything below it is safe.
+        """Take increments. The future's result is the next wanted offset; everything below is safe.
 
         `follows` is the end of the increments before. If the earlier ones were not taken, these are not taken either.
         """

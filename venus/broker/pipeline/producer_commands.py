@@ -37,7 +37,7 @@ REVIEWED_AT_ONCE_MAX = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedHalf:
-    """A half message as it arrived. Each access to the body of the protobuf message would copy it."""
+    """A half message as it arrived, outside its protobuf message, whose body is copied at each access."""
 
     batch_no: int
     digest: int
@@ -46,7 +46,7 @@ class ShippedHalf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalvesResult:
-    """Every half message up to `through` is on disk; those from `resend_from` on must be sent again."""
+    """Result of persisting half messages: up to `through` on disk; from `resend_from` on to be sent again."""
 
     through: int
     resend_from: int | None = None
@@ -189,7 +189,7 @@ def operator_decide(
 
 
 def _require_described(business: Business, content: Envelope) -> None:
-    """Refuse changes whose columns no batch describes. Raises ProtocolError."""
+    """Refuse changes of a table version whose columns no batch describes. Raises ProtocolError."""
     unknown = described_versions.find_missing_versions(business, content)
     if unknown:
         table_id, version = min(unknown)
@@ -201,7 +201,7 @@ def _require_described(business: Business, content: Envelope) -> None:
 
 
 def _require_same_tables(store: Store, business: Business, content: Envelope) -> None:
-    """Refuse a version that this broker knows with other columns. Raises ProtocolError."""
+    """Refuse a table version that this broker knows with other columns. Raises ProtocolError."""
     known = described_versions.find_contradiction(store, business, content)
     if known is not None:
         raise ProtocolError(
@@ -214,6 +214,7 @@ def _require_same_tables(store: Store, business: Business, content: Envelope) ->
 
 
 def _raise_epoch(group: CommandGroup, business: Business, epoch: int, producer: str, at_us: int) -> None:
+    """Propose the entry that raises the epoch, which fences older producers."""
     record = {"epoch": epoch, "producer": producer}
     group.append(business, record_entry(EntryKind.EPOCH, epoch=epoch, at_us=at_us, record=record))
 
@@ -239,7 +240,7 @@ def roll_back_incomplete(group: CommandGroup, business: Business, epoch: int, at
 
 
 def skip_lost(group: CommandGroup, business: Business, said: broker_pb2.Committed, at_us: int) -> broker_pb2.Decided:
-    """Continue after what the source has committed. Raises Fenced; ProtocolError for an impossible position."""
+    """Skip the changes that the source has committed and this broker lost. Raises Fenced, ProtocolError."""
     state = business.proposed
     half_messages.check_fencing(state, said.epoch)
     if loss.has_unmeasured(state.losses):
@@ -257,7 +258,7 @@ def skip_lost(group: CommandGroup, business: Business, said: broker_pb2.Committe
 def _loss_body(
     business: Business, state: half_messages.HalfState, said: broker_pb2.Committed, at_us: int
 ) -> change_pb2.BatchBody:
-    """Return the batch that stands for the missing changes; it has no changes itself.
+    """Return the batch without changes that stands for the lost ones.
 
     It also ends a cut whose rest is missing because a mirror became the home in the middle of it.
     """
@@ -322,6 +323,7 @@ class Producers:
         found = self._catalogue.enter(business)
 
         def fence(group: CommandGroup) -> broker_pb2.InitAck:
+            """Fence older producers; hide a loss of batches while another broker may have them."""
             self._space.check_decision()
             try:
                 return init(group, found, producer, source_epoch, source_last_batch, self._clock_us(), insists=insists)
@@ -336,7 +338,7 @@ class Producers:
         return self._commits.submit(fence, business=found)
 
     def leave(self, business: str) -> None:
-        """End what `init` began, whether it failed or not."""
+        """Release the business that `init` holds, even if `init` failed."""
         found = self._catalogue.find(business)
         found.is_filling = False
         self._commits.release(self._catalogue, found)
@@ -359,7 +361,7 @@ class Producers:
         return self._commits.submit(persist, nbytes, business=found, wakes=wakes)
 
     def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[broker_pb2.Decided]:
-        """COMMIT every half message up to `batch_no`, or ROLLBACK every one from it on."""
+        """Decide half messages: COMMIT all up to `batch_no`, or ROLLBACK all from `batch_no` on."""
         found = self._catalogue.find(business)
 
         def decide_halves(group: CommandGroup) -> broker_pb2.Decided:
@@ -414,7 +416,7 @@ class Producers:
             found.counters["reviews_sent"] += found.reviews.record_delivered(batch_nos, self._monotonic())
 
     def record_fill(self, business: str, *, is_filling: bool) -> None:
-        """Record whether a producer reads tables for the first time; only then may rows be added as files of the store.
+        """Record whether a producer does its first fill; only then may rows be added as files of the store.
 
         A shared log excludes this: another broker may take a copy at any moment, and the files would put rows into it
         that are ahead of its offset.

@@ -30,7 +30,7 @@ class CutStepLog:
         self._on_disk: dict[tuple[int, int], dict[str, int]] = {}
 
     def record_synced(self, group: CommandGroup) -> None:
-        """Record when this group was on disk, and which half messages it persisted."""
+        """Record when a group was on disk, and which half messages the group persisted."""
         if not tracing.has_listener():
             return
         self._synced_us = tracing.step_time_us()
@@ -70,7 +70,7 @@ OnCommit = Callable[[str, int], None]
 
 
 class Publisher:
-    """Publishes groups. The commit thread calls it after the fsync of a group."""
+    """Makes written groups visible to readers, full data and listeners. The commit thread calls it for each group."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Publisher:
     def _show_full_data(self, business: Business, applied: EntryEffects) -> None:
         """Make the rows of a mirror's full data available to the materialiser.
 
-        If the queue has begun again, reading raises an error for consumers of the earlier one.
+        If the mirror has begun a new queue, consumers of the earlier one get an error when they read.
         """
         if applied.has_restarted:
             business.tail = QueueTail()
@@ -155,6 +155,7 @@ class Publisher:
                         business.reviews.expect(batch_no, now)
 
     def _notify(self, business: Business) -> None:
+        """Call the listeners of commits; an error of a listener does not affect the commit."""
         for listener in self._listeners:
             try:
                 listener(business.name, business.visible_offset)

@@ -52,13 +52,13 @@ class SharedLog(Protocol):
         """Return the term for new entries of this broker. Raises NotLeader, Unavailable."""
 
     def leads(self, business: Business) -> bool:
-        """Return whether this broker leads the business, as far as it knows."""
+        """Return whether this broker believes that it leads the business."""
 
     def catches_up(self, business: Business) -> bool:
-        """Return whether this broker follows and is not in sync. Works in any thread."""
+        """Return whether this broker's replica follows and is not in sync. Works in any thread."""
 
     def knows_end(self, business: Business, now: float) -> bool:
-        """Return whether no reader of any broker can have read more than is visible here. Works in any thread."""
+        """Return whether no broker can have served changes that are not visible here yet. Works in any thread."""
 
     def on_halted(self, business: Business) -> None:
         """Record that this broker's replica has stopped for the reason in `business.halted`."""
@@ -105,7 +105,7 @@ class StandaloneLog:
         return True
 
     def on_halted(self, business: Business) -> None:
-        """Do nothing: a standalone broker refuses what it cannot apply before it is logged."""
+        """Do nothing: a standalone broker refuses an entry that cannot be applied before it logs the entry."""
 
     def backlog(self, business: Business) -> Backlog:
         """Return an empty backlog."""
@@ -167,7 +167,7 @@ def begin_term(
 
 
 def end_term(store: Store, business: Business) -> None:
-    """Reset the consumer groups to their logged state. Consumers repeat newer positions to the next leader.
+    """Set the consumer groups back to their logged state. Consumers repeat newer positions to the next leader.
 
     Otherwise a group that the next leader forgets would stay here and reappear when this broker leads again. An
     attached group came later, in a newer term of this broker, so it stays.

@@ -69,6 +69,7 @@ class Subscriptions:
                 part = only.part(found, self._store)
 
                 def cut(place: QueuedBatch, whole: bytes) -> tuple[int, bytes]:
+                    """Return the part of a batch's body that the consumer wants."""
                     return self._cut.body(found, place, whole, part)
 
                 return reader.read_increments(self._store, self._buffer, found, offset, max_bytes, part.ids, cut)
@@ -80,13 +81,13 @@ class Subscriptions:
             return result
 
     def serving_business(self, business: str, offset: int) -> Business:
-        """Return the business if it has the offset. Raises OffsetTrimmed, OffsetDiverged, Unavailable."""
+        """Return a business whose queue has the offset. Raises OffsetTrimmed, OffsetDiverged, Unavailable."""
         found = self._catalogue.find(business)
         reader.check_range(found, offset)
         return found
 
     def read_ahead(self, business: str, sent: EarlyDelivery, max_bytes: int) -> list[broker_pb2.Increment]:
-        """Return half messages that follow those sent to a consumer, or their withdrawal; [] if nothing is new."""
+        """Return the half messages after those already sent to a consumer, or their withdrawal; [] = nothing new."""
         found = self._catalogue.find(business)
         with self._guard():
             return early_delivery.read_early(self._store, self._buffer, found, sent, max_bytes)
@@ -145,7 +146,7 @@ class Subscriptions:
         return self._groups.kept_offset(self._catalogue.find(business), group, token)
 
     def forget(self, business: str, group: str) -> None:
-        """Stop keeping increments for a group that will not come back. Raises Refused, Unavailable."""
+        """Remove a consumer group, so that nothing is kept for it. Raises Refused, Unavailable."""
         self._groups.forget(self._catalogue.find(business), group)
 
 
@@ -165,7 +166,7 @@ class FullDataService:
         self._networks = networks
 
     def open(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
-        """Open a snapshot at the end of a source transaction. It has everything that is visible now."""
+        """Open a snapshot of everything that is visible now, at the end of a source transaction."""
         business = self._catalogue.find_stored(request.business)
         home = home_to_wire(business.committed.home)  # read first: the snapshot is not older
         with self._guard():
@@ -210,5 +211,5 @@ class FullDataService:
         self._snapshots.close(snapshot_id)
 
     def release(self, snapshot: broker_pb2.Snapshot) -> None:
-        """End the lease that `open` returned."""
+        """Close a snapshot that `open` returned."""
         self.close(snapshot.snapshot_id)

@@ -37,7 +37,7 @@ COMPACT_BYTES = 64 << 20
 
 
 class Upkeep:
-    """The periodic work of the commit thread, which calls it with each group before the group is written."""
+    """Periodic work of the commit thread. The thread calls it with each group before it writes the group."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Upkeep:
         return max(0.0, self._maintained_at + every_s - now)
 
     def finish(self, group: CommandGroup) -> None:
-        """Log all remaining acknowledgements, and the absence of consumers."""
+        """Log all remaining acknowledgements and absences of consumers, before the thread ends."""
         for business in self._catalogue.list_stored():
             for consumer in business.list_consumers():
                 if not consumer.is_connected:
@@ -123,7 +123,7 @@ class Upkeep:
             self._is_quiet = not group.touched_businesses()
 
     def _is_at_rest(self) -> bool:
-        """Return whether neither time nor another thread changes anything: absences, the full data, replicas."""
+        """Return whether only a command can make work due: no replicas, complete full data, all consumers connected."""
         return not self._shared.is_shared and all(
             business.is_filled
             and business.materialised.offset >= business.visible_offset
@@ -148,7 +148,7 @@ class Upkeep:
                 self.schedule_logging(business, consumer)  # later: the business is new, or cannot be written now
 
     def _can_propose(self, group: CommandGroup, business: Business) -> bool:
-        """Return whether this broker leads the business and so does the upkeep of its log."""
+        """Return whether this broker leads the business, and so may propose entries of its upkeep."""
         try:
             group.allow(business, self._shared.term(business))
         except Unavailable:
@@ -194,7 +194,7 @@ class Upkeep:
             return business.retention.size(now)
 
     def _mark_delivered(self, business: Business) -> None:
-        """Mark the bodies that the full data has and every attached consumer has acknowledged."""
+        """Mark bodies in the buffer that the full data has and every attached consumer has acknowledged."""
         consumers = [c.acknowledged for c in business.list_consumers() if c.is_connected]
         first = reader.find_batch(self._store, business, min([business.materialised.offset, *consumers]))
         self._buffer.mark_delivered(business.number, first.index if first else business.log.end)

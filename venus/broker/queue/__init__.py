@@ -1,1 +1,1 @@
-"""The queue of committed batches: their places, their readers, and how far back they are kept."""
+"""The queue of committed batches: reading it, reducing and masking batches for a reader, and sending them early."""

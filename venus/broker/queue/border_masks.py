@@ -1,4 +1,4 @@
-"""Batches and full data as the sets below get them: columns masked by the rules of this set's border.
+"""Masks columns in the batches and full data that the sets below get, by the rules of this set's border.
 
 This module masks everything that is sent to a mirror: increments (reduced_batches.py) and chunks of the full data
 (snapshot/reading.py). Key columns stay, so record_ids, Sequences, offsets and the order of rows are the same.
@@ -26,33 +26,33 @@ _CHANGES = change_pb2.TableChanges.CHANGES
 
 
 def border_for(borders: Mapping[str, Border], business: str, reader: str) -> Border | None:
-    """Return the border between this set and a reader, a consumer group or the holder of a snapshot; None = none."""
+    """Return the column rules for a reader (its group or lease holder), None if it is no set below or has no rules."""
     return borders.get(business) if reader.startswith(PULLS_AS) else None
 
 
 class BorderMasks:
-    """The tables of a business as the sets below get them; `schemas` are all known versions."""
+    """Masks columns of a business's tables for the sets below; `schemas` are all known versions of the tables."""
 
     def __init__(self, border: Border, schemas: Iterable[TableSchema]) -> None:
         self.tables = border.fit(schemas)
         self._maskers = Maskers(border.key)
 
     def has_version(self, table_id: int, version: int) -> bool:
-        """Return whether anything of a version is sent."""
+        """Return whether the sets below get anything of a table version."""
         found = self.tables.get(table_id)
         return found is None or found.has_version(version)
 
     def has_table(self, table_id: int) -> bool:
-        """Return whether every known version of a table is sent."""
+        """Return whether the sets below get every known version of a table."""
         found = self.tables.get(table_id)
         return found is None or found.until is None
 
     def flatten(self, schema: TableSchema) -> TableSchema:
-        """Return a version as the sets below get it. Raises Unavailable for one that nothing describes yet."""
+        """Return a schema as the sets below get it. Raises Unavailable if its version is not described yet."""
         return flatten(self._find_projected(schema.table_id, schema.version))
 
     def _find_projected(self, table_id: int, version: int) -> TableSchema:
-        """Return a version as sent. Raises Unavailable if it is not described yet."""
+        """Return a version's schema with its masked columns. Raises Unavailable if it is not described yet."""
         found = self.tables.get(table_id)
         if found is None or version not in found.projected:
             raise Unavailable(f"version {version} of table {table_id} is not described yet", hint="try again")
@@ -78,11 +78,11 @@ class BorderMasks:
         return is_changed
 
     def _find_masker(self, table_id: int, version: int) -> RowMasker | None:
-        """Return the masker of a version, None if its rows stay as they are."""
+        """Return the masker for rows of a version, None if these rows stay as they are."""
         return self._maskers.find(self._find_projected(table_id, version))
 
     def mask_stored(self, table_id: int, stored: StoredRows) -> StoredRows:
-        """Mask rows of the full data, which keep their order."""
+        """Return rows of a table's full data with their columns masked, in the same order."""
         versions = stored.heads["version"]
         different = np.unique(versions).tolist()
         if len(different) < 2:
@@ -96,14 +96,14 @@ class BorderMasks:
         return StoredRows(pack_items(items))
 
     def _mask_version(self, table_id: int, version: int, stored: StoredRows) -> StoredRows:
-        """Mask rows that all have one version."""
+        """Return rows of a single version with their columns masked."""
         masker = self._find_masker(table_id, version)
         if masker is None:
             return stored
         return masker.mask_full_rows(FullRows(table_id=table_id, schema_version=version, stored=stored)).stored
 
     def refuse_filters(self, filters: Mapping[int, FittedFilter]) -> None:
-        """Raise Refused for a filter by a column that is masked or dropped: the chosen rows would reveal its values."""
+        """Raise Refused if a filter selects rows by a masked or dropped column: the result would reveal its values."""
         for table_id, one in filters.items():
             found = self.tables.get(table_id)
             rules = found.columns.by_number if found is not None else {}

@@ -20,7 +20,7 @@ Key = tuple[int, int]  # business, log index
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferStatus:
-    """The figures of the buffer."""
+    """Size, hits and misses of the buffer."""
 
     nbytes: int
     unsaved_bytes: int
@@ -40,13 +40,14 @@ class _SavedBodies:
         self.nbytes += len(body) + ENTRY_BYTES
 
     def take(self, index: int) -> bytes:
+        """Remove and return the body of the entry at a log index."""
         body = self.bodies.pop(index)
         self.nbytes -= len(body) + ENTRY_BYTES
         return body
 
 
 class BodyBuffer:
-    """A bounded cache of bodies; thread-safe. A body that is not here is read from the log."""
+    """A bounded cache of batch bodies; thread-safe. A body that is not in it is read from the log."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -59,18 +60,18 @@ class BodyBuffer:
         self._misses = 0
 
     def hold(self, nbytes: int) -> None:
-        """Count bytes that wait to be written, and make room for them; Admission limits how many may wait."""
+        """Count bytes of bodies that wait for their write, and make room for them. Admission limits these bytes."""
         with self._lock:
             self._unsaved += nbytes
             self._make_room()
 
     def release(self, nbytes: int) -> None:
-        """Release bytes of `hold`: they are written, or were refused."""
+        """Stop counting bytes of `hold`: their bodies were written or refused."""
         with self._lock:
             self._unsaved -= nbytes
 
     def save(self, key: Key, body: bytes) -> None:
-        """Keep a body that is on disk."""
+        """Cache a body that is on disk now."""
         with self._lock:
             saved = self._saved.get(key[0])
             if (saved is None or key[1] not in saved.bodies) and key not in self._delivered:
@@ -79,7 +80,7 @@ class BodyBuffer:
                 self._make_room()
 
     def get(self, key: Key) -> bytes | None:
-        """Return a body, None if it is not here."""
+        """Return a body from the cache, None if it is not cached."""
         with self._lock:
             saved = self._saved.get(key[0])
             body = saved.bodies.get(key[1]) if saved is not None else None
@@ -94,7 +95,7 @@ class BodyBuffer:
             return body
 
     def drop(self, business: int, first_index: int) -> None:
-        """Remove bodies from a log index on: their entries were truncated, and others get these indexes."""
+        """Remove bodies from a log index on: their entries were truncated, and other entries get these indexes."""
         with self._lock:
             saved = self._saved.get(business)
             for index in [index for index in saved.bodies if index >= first_index] if saved is not None else ():
@@ -112,7 +113,7 @@ class BodyBuffer:
                 self._delivered[business, index] = self._take(business, index)
 
     def status(self) -> BufferStatus:
-        """Return the figures."""
+        """Return the size, hits and misses of the buffer."""
         with self._lock:
             return BufferStatus(
                 nbytes=self._nbytes + self._unsaved, unsaved_bytes=self._unsaved, hits=self._hits, misses=self._misses
@@ -125,10 +126,10 @@ class BodyBuffer:
             _, body = self._delivered.popitem(last=False)
             self._nbytes -= len(body) + ENTRY_BYTES
         if self._nbytes > room and self._saved:
-            self._cut_middle(self._nbytes - room + self.bytes_max // 8)  # an eighth more, so that this runs rarely
+            self._evict_middle(self._nbytes - room + self.bytes_max // 8)  # an eighth more, so that this runs rarely
 
-    def _cut_middle(self, wanted: int) -> None:
-        """Evict a run of SAVED bodies of each business, beginning after its oldest quarter, which is evicted last."""
+    def _evict_middle(self, wanted: int) -> None:
+        """Evict `wanted` bytes of SAVED bodies. Each business begins after its oldest quarter, which goes last."""
         part, owed = wanted / sum(saved.nbytes for saved in self._saved.values()), 0.0
         for business, saved in list(self._saved.items()):
             owed += part * saved.nbytes

@@ -1,4 +1,4 @@
-"""Half messages of a large cut, sent to a consumer before they are decided.
+"""Early delivery: half messages of a large cut are sent to a consumer before they are decided.
 
 A cut becomes visible only as a whole, so the time to read it at the source and the time to write it at the target would
 add up. A consumer that requests early delivery gets the half messages as soon as they are on disk, writes them in its
@@ -24,14 +24,14 @@ HALVES_MAX = 4096
 
 
 class EarlyDelivery:
-    """The undecided batches sent to one consumer, in order; `position` is the end of the decided batches sent."""
+    """Tracks the undecided batches sent to one consumer; `position` is the end of the decided batches sent."""
 
     def __init__(self, position: int) -> None:
         self.position = position
         self._waiting: deque[tuple[int, int]] = deque()  # base offset, digest
 
     def decision_messages(self, increment: broker_pb2.Increment) -> list[broker_pb2.Increment]:
-        """Return the messages for a committed increment: without its body if the consumer has that already."""
+        """Return the messages for a committed batch: without its body if the consumer already has the body."""
         if not self._waiting:
             return [increment]
         if self._waiting[0] == (increment.base_offset, increment.digest):
@@ -42,16 +42,16 @@ class EarlyDelivery:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a sent batch is undecided."""
+        """Whether a batch sent early has no decision yet."""
         return bool(self._waiting)
 
     @property
     def waiting(self) -> tuple[tuple[int, int], ...]:
-        """Base offsets and digests of the undecided batches, in order. Their decisions need no body."""
+        """Base offsets and digests of the batches sent early and still undecided; their decisions need no body."""
         return tuple(self._waiting)
 
     def record_sent(self, word: broker_pb2.Increment) -> None:
-        """Record a message that is sent to the consumer."""
+        """Record a message that is sent to the consumer: a batch, a decision or a withdrawal."""
         match word.state:
             case broker_pb2.AHEAD:
                 self._waiting.append((word.base_offset, word.digest))
@@ -71,7 +71,7 @@ class EarlyDelivery:
         )
 
     def unsent(self, undecided: Ahead) -> Ahead:
-        """Return the batches that are not sent yet."""
+        """Return the undecided batches that are not sent yet."""
         return undecided[len(self._waiting) :]
 
     def withdrawal(self) -> broker_pb2.Increment:
@@ -80,13 +80,13 @@ class EarlyDelivery:
 
 
 class EarlyBatches:
-    """The batches sent early to a consumer, compared with the queue; batches after the first difference are invalid."""
+    """Compares the batches sent early to a consumer with the queue, in order, up to the first difference."""
 
     def __init__(self, waiting: Iterable[tuple[int, int]]) -> None:
         self._left = iter(waiting)
 
     def has_next(self, base_offset: int, digest: int) -> bool:
-        """Whether the consumer has the next batch of the queue."""
+        """Whether the consumer already has this batch, the next one of the queue. Call it once for each batch."""
         if next(self._left, None) == (base_offset, digest):
             return True
         self._left = iter(())
@@ -111,7 +111,7 @@ def early_batches(business: Business) -> Ahead:
 def read_early(
     store: Store, buffer: BodyBuffer, business: Business, sent: EarlyDelivery, max_bytes: int
 ) -> list[broker_pb2.Increment]:
-    """Return the next increments: at least one, and at most `max_bytes` of further ones; [] = there are none."""
+    """Return undecided batches to send (one, and more up to `max_bytes`), or the withdrawal of sent ones, or []."""
     # In this order: what a commit removes from `undecided` is visible before it is removed.
     undecided, visible = business.undecided, business.visible_offset
     if not undecided and not sent.is_waiting:

@@ -1,4 +1,4 @@
-"""The incremental interface (offset >= 0): committed batches from an offset on, from memory or from the log.
+"""Reads the queue (offset >= 0): committed batches from an offset on, from memory or from the log.
 
 This module finds where batches lie and where an epoch ends. A mirror serves no reader while its full data is
 incomplete.
@@ -24,7 +24,7 @@ from venus.wire import broker_pb2
 
 
 def find_batch(store: Store, business: Business, offset: int) -> QueuedBatch | None:
-    """Find the batch that holds an offset, in the tail or in the store; None = at or beyond the end."""
+    """Find the batch that contains an offset, in memory or in the store; None = at or beyond the visible end."""
     if offset >= business.visible_offset:
         return None
     nearby = business.tail.walk(offset)
@@ -35,13 +35,13 @@ def find_batch(store: Store, business: Business, offset: int) -> QueuedBatch | N
 
 
 def find_stored_batch(store: Store, business: Business, offset: int) -> QueuedBatch | None:
-    """Find the batch that holds an offset in the store; None = it is trimmed, or not written yet."""
+    """Find the batch that contains an offset in the store; None = it is trimmed, or not written yet."""
     place = next(_read_stored_batches(store, business, _find_start(store, business, offset), limit=1), None)
     return place if place is not None and place.base_offset <= offset < place.next_offset else None
 
 
 def walk_batches(store: Store, business: Business, offset: int, limit: int = 512) -> Iterator[QueuedBatch]:
-    """Walk committed batches from the one that holds `offset` on, in memory, or at most `limit` in the store."""
+    """Yield committed batches from the one that contains `offset` on: from memory, or up to `limit` from the store."""
     nearby = business.tail.walk(offset)
     if nearby is not None:
         yield from nearby
@@ -50,7 +50,7 @@ def walk_batches(store: Store, business: Business, offset: int, limit: int = 512
 
 
 def walk_oldest(store: Store, business: Business, limit: int) -> Iterator[QueuedBatch]:
-    """Walk the oldest batches of the queue, at most `limit`."""
+    """Yield the oldest batches of the queue, at most `limit`."""
     return _read_stored_batches(store, business, keys.queue_key(business.number, business.log_start), limit)
 
 
@@ -63,7 +63,7 @@ def find_newest(store: Store, business: Business) -> QueuedBatch | None:
 
 
 def load_tail(store: Store, business: Business, places: int = queue_index.TAIL_PLACES) -> None:
-    """Publish the committed state, and read at most `places` of the newest batches into memory."""
+    """Make the applied state visible to readers, and load at most `places` of the newest batches into memory."""
     business.committed = business.applying
     business.visible_offset = business.committed.next_offset
     business.visible_through = business.log.applied
@@ -73,7 +73,7 @@ def load_tail(store: Store, business: Business, places: int = queue_index.TAIL_P
 
 
 def _find_start(store: Store, business: Business, offset: int) -> bytes:
-    """Return the key of the batch that holds an offset."""
+    """Return the key of the stored batch that contains an offset."""
     wanted = keys.queue_key(business.number, offset)
     found = store.find_at_or_before(keys.QUEUE, wanted)
     return found[0] if found is not None and found[0][:4] == wanted[:4] else wanted
@@ -87,7 +87,7 @@ def _read_stored_batches(
 
 
 def find_epoch_end(store: Store, business: Business, epoch: int) -> int:
-    """Return the offset where a consumer of that epoch must have stopped at the latest (KIP-320)."""
+    """Return the offset at which a producer epoch ended; a consumer of this epoch beyond it has diverged (KIP-320)."""
     epochs = business.epochs
     i = bisect_right(epochs, epoch, key=lambda found: found[0])
     if i == len(epochs):
@@ -98,7 +98,7 @@ def find_epoch_end(store: Store, business: Business, epoch: int) -> int:
 
 
 def _find_first_above(store: Store, business: Business, epoch: int, low: int, high: int) -> int:
-    """Return where the first batch of a newer epoch from `low` on begins, else `high`: epochs never fall."""
+    """Return where the first batch of a newer epoch from `low` on begins, else `high`. Epochs never fall."""
     while low < high:
         middle = (low + high) // 2
         place = find_stored_batch(store, business, middle)
@@ -135,7 +135,7 @@ _FULL_HINT = "start again from the full data: `venus resync --all --target NAME`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadResult:
-    """Increments, and the offset to continue from. If there are none, nothing before it concerns the reader."""
+    """Increments (messages with one batch each), and the offset to read from next, also if there are none."""
 
     increments: list[broker_pb2.Increment]
     next_offset: int
@@ -144,9 +144,9 @@ class ReadResult:
 def check_position(
     store: Store, business: Business, offset: int, epoch: int, *, knows_end: bool = True
 ) -> broker_pb2.Opened:
-    """Check that a consumer may read from `offset`, after applying an increment of `epoch`; return the answer.
+    """Check that a consumer whose newest batch is of `epoch` may read from `offset`; return the answer to it.
 
-    Raises Unavailable at a replica that does not know the end of what is safe and has not caught up with the consumer.
+    Raises Unavailable at a replica that lags behind the consumer and does not know where the queue ends.
     """
     check_full_data(business)
     if business.committed.is_mirror:  # even a mirror that lags may know that the consumer has diverged
@@ -168,7 +168,7 @@ def check_position(
 
 
 def _check_epoch(store: Store, business: Business, offset: int, epoch: int) -> None:
-    """Raise OffsetDiverged if an epoch has ended before the offset of a consumer in it."""
+    """Raise OffsetDiverged if a consumer's epoch ended in this queue before the consumer's offset."""
     end = find_epoch_end(store, business, epoch) if epoch else offset
     ended = end < business.visible_offset or not business.committed.is_mirror
     if offset > end and ended:
@@ -179,11 +179,11 @@ def _check_epoch(store: Store, business: Business, offset: int, epoch: int) -> N
 
 
 def _check_newer(business: Business, offset: int, epoch: int) -> None:
-    """Raise Unavailable if a mirror has passed an offset without the epoch in which a consumer reached it.
+    """Raise Unavailable if a consumer reached its offset in a newer epoch than this mirror did.
 
-    Epochs never fall along the queue, so this set has a history that the home has left; the replicator will detect
-    that. This does not hold for a set that mirrors a part of the business, or after an election with losses: batches of
-    an epoch may be missing there.
+    Epochs never fall along the queue, so this mirror has a history that the home has left; its replicator will detect
+    that. The check is left out at a set that mirrors a part of the business, and after an election with losses: batches
+    of an epoch may be missing there.
     """
     state = business.committed
     part = state.mirror is not None and state.mirror.only
@@ -196,7 +196,7 @@ def _check_newer(business: Business, offset: int, epoch: int) -> None:
 
 
 def check_range(business: Business, offset: int) -> None:
-    """Raise OffsetTrimmed or OffsetDiverged if the queue lacks the offset, Unavailable while that is not certain."""
+    """Raise OffsetTrimmed or OffsetDiverged if the queue lacks the offset, Unavailable while this is not certain."""
     check_full_data(business)
     if offset < business.log_start:
         raise OffsetTrimmed(
@@ -232,7 +232,7 @@ def read_increments(
     cut: Callable[[QueuedBatch, bytes], tuple[int, bytes]] | None = None,
     there: Sequence[tuple[int, int]] = (),
 ) -> ReadResult:
-    """Return at least one increment, if there is one, and at most `max_bytes` of further ones.
+    """Return messages with the batches from `offset` on: one, and further ones up to `max_bytes`.
 
     `cut` returns digest and body of the part of each batch that the reader wants. `there` are base offsets and digests
     of the batches sent early: while they match the queue, these batches are sent without their bodies.
@@ -266,6 +266,7 @@ def read_increments(
 
 
 def _read_body(store: Store, buffer: BodyBuffer, business: Business, place: QueuedBatch) -> bytes:
+    """Return the body of a queued batch, from the buffer or from the log."""
     body = buffer.get((business.number, place.index))
     if body is not None:
         return body
@@ -277,7 +278,7 @@ def _read_body(store: Store, buffer: BodyBuffer, business: Business, place: Queu
 
 
 def _increment(place: QueuedBatch, digest: int, body: bytes) -> broker_pb2.Increment:
-    """Build the message for a batch."""
+    """Build the message that delivers a batch to a consumer."""
     return broker_pb2.Increment(
         base_offset=place.base_offset,
         count=place.count,

@@ -49,7 +49,7 @@ class WantedPart:
 
     @property
     def key(self) -> _PartKey:
-        """The key that distinguishes it from other parts of the same business."""
+        """The key that distinguishes this part from other parts of the same business."""
         return self.ids, self.where, self.masks is not None
 
 
@@ -69,11 +69,11 @@ class TableChoice:
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether batches have to be decoded for it."""
+        """Whether batches must be decoded for this reader, to filter their rows or mask their columns."""
         return bool(self.where) or self.border is not None
 
     def part(self, business: Business, store: Store) -> WantedPart:
-        """Return the part of the current tables. Raises Refused for a filter by a masked column."""
+        """Return what the reader wants of the current tables. Raises Refused for a filter by a masked column."""
         ids = self.ids(business)
         if not self.is_rewritten:
             return WantedPart(ids)
@@ -87,7 +87,7 @@ class TableChoice:
         return WantedPart(ids, self.where, self._rows, self._versions, self._masks)
 
     def ids(self, business: Business) -> frozenset[int]:
-        """Return the ids of the current tables; the empty set stands for all."""
+        """Return the ids of the chosen tables that exist now; the empty set stands for all tables."""
         if not self.names:
             return frozenset()
         if self._known != len(business.schemas):  # it grows with every version, and a new name needs a new version
@@ -121,7 +121,7 @@ _STAYS, _OUT = True, False
 
 
 class ReducedBatch(NamedTuple):
-    """A batch reduced to a part."""
+    """A batch reduced to the part that a reader wants."""
 
     digest: int | None  # None = the batch is unchanged
     body: bytes
@@ -129,7 +129,7 @@ class ReducedBatch(NamedTuple):
 
 
 class OpenBatch:
-    """A batch that is decoded once for all predicates, and reduced once for all readers of the same part."""
+    """A decoded batch. It is decoded once for all predicates, and reduced once for all readers of the same part."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -144,12 +144,12 @@ class OpenBatch:
 
     @property
     def nbytes(self) -> int:
-        """Its approximate size in memory."""
+        """The approximate size of the batch and its reduced forms in memory."""
         made = self._made.copy().values()
         return OPEN_BYTES + OPEN_PRICE * len(self.body) + sum(len(one.body) + ENTRY_BYTES for one in made)
 
     def rows(self, place: int, schema: TableSchema) -> OpenRows:
-        """Return the open changes of a section; all readers share them."""
+        """Return the decoded changes of section `place`; all readers share them."""
         found = self._rows.get(place)
         if found is None:
             changes = changes_from_wire(self.message.tables[place])
@@ -158,7 +158,7 @@ class OpenBatch:
         return found
 
     def reduce(self, part: WantedPart) -> ReducedBatch:
-        """Return the batch reduced to a part, the body itself if everything is wanted."""
+        """Return the batch reduced to a part, or with its body unchanged if everything is wanted."""
         verdicts = _judge_sections(self, part)
         found = self._made.get(verdicts)
         if found is None:
@@ -186,7 +186,7 @@ class OpenBatch:
         return ReducedBatch(xxhash.xxh3_64_intdigest(body), body, keys_only)
 
     def _reduce_to_keys(self, place: int, kept: Bools, into: change_pb2.TableChanges) -> int:
-        """Write a section with deletions in place of the changes that are not kept; return their number."""
+        """Copy a section into `into`, with a deletion in place of each change not kept; return how many these are."""
         opened = self._rows[place]
         rows, is_deleted = opened.as_keys(kept)
         into.CopyFrom(self.message.tables[place])
@@ -196,7 +196,7 @@ class OpenBatch:
 
 
 def _mask_batch(made: ReducedBatch, masks: BorderMasks) -> ReducedBatch:
-    """Return a batch with its columns masked. Raises Unavailable for a version that nothing describes yet."""
+    """Return a reduced batch with its columns masked. Raises Unavailable for a version that nothing describes yet."""
     message = change_pb2.BatchBody.FromString(made.body)
     body = message.SerializeToString() if masks.mask_message(message) else made.body
     return made if body is made.body else ReducedBatch(xxhash.xxh3_64_intdigest(body), body, made.keys_only)
@@ -205,7 +205,7 @@ def _mask_batch(made: ReducedBatch, masks: BorderMasks) -> ReducedBatch:
 class ReducedBatchCache:
     """A cache of reduced batches; thread-safe. The newest are kept, because many sets may want the same part.
 
-    If several parts of a business have different predicates, the newest batches are kept open as well.
+    If readers of a business want several parts, its newest batches are also kept in decoded form.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX, open_bytes_max: int = OPEN_BYTES_MAX) -> None:
@@ -219,11 +219,11 @@ class ReducedBatchCache:
 
     @property
     def open_nbytes(self) -> int:
-        """The approximate size of the batches kept open."""
+        """The approximate size of the cached decoded batches."""
         return self._open_nbytes
 
     def body(self, business: Business, place: QueuedBatch, whole: bytes, part: WantedPart) -> Body:
-        """Return digest and body of a batch reduced to a part."""
+        """Return digest and body of a batch reduced to a part; `whole` is the complete body."""
         batch = (business.number, place.index, place.base_offset, place.epoch, place.digest)
         key = (batch, part.key)
         with self._lock:
@@ -243,7 +243,7 @@ class ReducedBatchCache:
         return found
 
     def _find_open(self, batch: _Batch, whole: bytes, part: WantedPart) -> tuple[OpenBatch, bool]:
-        """Return the open batch, a shared one if it is kept, and whether it is kept."""
+        """Return the batch in decoded form, and whether it is to be cached in this form."""
         number = batch[0]
         with self._lock:
             if self._only.setdefault(number, part.key) != part.key:
@@ -255,7 +255,7 @@ class ReducedBatchCache:
         return OpenBatch(whole), has_several and OPEN_BYTES + OPEN_PRICE * len(whole) <= self._open_bytes_max
 
     def _keep_open(self, batch: _Batch, opened: OpenBatch) -> None:
-        """Keep a batch open, with its reduced forms."""
+        """Cache a decoded batch with its reduced forms, and drop the oldest ones beyond the limit."""
         nbytes = opened.nbytes
         with self._lock:
             known = self._open.get(batch)
@@ -268,7 +268,7 @@ class ReducedBatchCache:
                 self._open_nbytes -= gone
 
     def _keep(self, key: tuple[_Batch, _PartKey], found: Body) -> None:
-        """Keep a reduced batch, and drop the oldest ones beyond the limit."""
+        """Cache a reduced batch, and drop the oldest ones beyond the limit."""
         with self._lock:
             if key in self._kept:
                 return
@@ -280,7 +280,7 @@ class ReducedBatchCache:
 
 
 def _judge_sections(batch: OpenBatch, part: WantedPart) -> tuple[_Verdict, ...]:
-    """Return the verdicts on sections and described versions; parts with equal verdicts get equal batches."""
+    """Return what a part gets of each section and schema of a batch; equal verdicts give equal reduced batches."""
     message = batch.message
     kept = [_judge_section(batch, place, part) for place in range(len(message.tables))]
     if all(verdict is not _OUT or t.kind == _LEFT_OUT for verdict, t in zip(kept, message.tables, strict=True)):
@@ -302,7 +302,7 @@ def _is_wanted(table: change_pb2.TableChanges, part: WantedPart) -> bool:
 
 
 def _leave_out(cut: change_pb2.BatchBody, count: int) -> None:
-    """Count changes that are left out here."""
+    """Add `count` left-out changes to a reduced batch, which has only their number."""
     if cut.tables and cut.tables[-1].kind == _LEFT_OUT:
         cut.tables[-1].count += count
     else:
@@ -310,7 +310,7 @@ def _leave_out(cut: change_pb2.BatchBody, count: int) -> None:
 
 
 def _judge_section(batch: OpenBatch, place: int, part: WantedPart) -> _Verdict:
-    """Return the verdict on a section. Raises ProtocolError for a version that is not described."""
+    """Return what a part gets of a section: all, nothing, or a mask of its changes. Raises ProtocolError."""
     table = batch.message.tables[place]
     if table.kind == _LEFT_OUT or not _is_wanted(table, part):
         return _OUT

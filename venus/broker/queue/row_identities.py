@@ -1,7 +1,7 @@
-"""The identity of the rows that this set has at an offset, and the refusal of a consumer with other rows.
+"""Rows identities: which filters chose the rows of a set, so that a consumer with other rows is refused.
 
 A consumer sends the identity of its rows with its position. If a set has other rows at the same offset, the consumer
-would continue with rows chosen by other predicates, and nothing that follows would show it.
+would continue with rows chosen by other predicates, and no later check would show that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from venus.wire import broker_pb2
 
 @dataclass(frozen=True, slots=True)
 class _IdentityChanges:
-    """The offsets after which the identity changes. `begin` and `versions` identify the state it was built from."""
+    """The offsets after which a business's rows identity changes. `begin` and `versions` tell if this is outdated."""
 
     begin: int
     versions: int
@@ -52,7 +52,7 @@ class _IdentityChanges:
 
 
 class RowIdentities:
-    """The identity of the rows of each business; thread-safe. `name` is the name of this set, once it is known."""
+    """The rows identities of the businesses of this set; thread-safe. `name` is the set's name, once it is known."""
 
     def __init__(self, store: Store) -> None:
         self.name = ""
@@ -63,18 +63,18 @@ class RowIdentities:
         self._points: dict[int, _IdentityChanges] = {}
 
     def at(self, business: Business, offset: int) -> RowsIdentity | None:
-        """Return which rows this set has at an offset; None = unknown, because a set above has an older version."""
+        """Return the identity of this set's rows at an offset; None = unknown: a set above has an older version."""
         points = self._load_changes(business)
         return RowsIdentity(set=self.name, tables=points.at(offset)) if points.levels is not None else None
 
     def for_mirror(self, business: Business, offset: int) -> RowsIdentity | None:
-        """Return the identity of the rows at an offset under the name of the set above, for a request to it."""
+        """Return the rows identity at an offset, under the upstream's name, for a request to the upstream."""
         found = self.at(business, offset)
         above, _ = load_levels(self._store, business.number, business.committed.mirror)
         return replace(found, set=above) if found is not None else None
 
     def check_rows(self, business: Business, offset: int, wanted: broker_pb2.Open, opened: broker_pb2.Opened) -> None:
-        """Add the rows' identity to the answer. Raises OtherRows or OffsetTrimmed if the consumer has other rows."""
+        """Add the rows identity to the answer. Raises OtherRows or OffsetTrimmed if the consumer has other rows."""
         levels = self._load_changes(business).levels
         if levels is None:
             return
@@ -110,6 +110,7 @@ class RowIdentities:
     def _other_rows_error(
         self, business: Business, offset: int, brought: RowsIdentity, tables: str
     ) -> OffsetTrimmed | OtherRows:
+        """Return the error for a consumer whose rows are not those of this set."""
         if brought.set == self.name:
             return OffsetTrimmed(
                 f"{business.name}: set {self.name} has loaded the full data again, and has other rows at offset "
@@ -124,7 +125,7 @@ class RowIdentities:
         )
 
     def add_changes(self, business: Business, increment: broker_pb2.Increment) -> None:
-        """Add the identity to an increment after which it differs, because the increment describes a table."""
+        """Add the new rows identity to an increment that changes it by describing a table."""
         points = self._load_changes(business)
         if not points.offsets or points.offsets[-1] < increment.base_offset:
             return
@@ -138,6 +139,7 @@ class RowIdentities:
             self._points.pop(business.number, None)
 
     def _load_changes(self, business: Business) -> _IdentityChanges:
+        """Return the changes of a business's rows identity, cached until tables or the full data change."""
         mirror = business.committed.mirror
         begin = mirror.begin if mirror is not None else 0
         known = self._points.get(business.number)

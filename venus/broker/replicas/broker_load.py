@@ -66,14 +66,14 @@ class BrokerHealth:
 
         The text has no figures, because each change of the text is published.
         """
-        self._look()
+        self._check_disk()
         lanes = self.lanes.degraded if self.lanes is not None else []
         facts = self.facts.facts if self.facts is not None else []
         recent = f"sub-healthy in the last half hour: {', '.join(found.fact for found in facts)}" if facts else ""
         lane = f"{LANE}{lanes[-1].lane.value} ({lanes[-1].lane.label}) is degraded" if lanes else ""
         return lane or self.trouble or recent
 
-    def _look(self) -> None:
+    def _check_disk(self) -> None:
         """Check the disk if a check is due."""
         now = self._monotonic()
         if now - self._looked_at >= LOOK_EVERY_S:
@@ -112,7 +112,7 @@ class BrokerLoad:
 
 
 class MachineLoad:
-    """Measures the machine."""
+    """Measures the used share of the machine's memory, CPU, disk and network."""
 
     def __init__(self) -> None:
         self._before: tuple[float, int] | None = None
@@ -126,10 +126,10 @@ class MachineLoad:
             memory=_round_share(psutil.virtual_memory().percent / 100),
             cpu=_round_share(psutil.cpu_percent(None) / 100),
             disk=_round_share(used / max(1, used + found.f_bavail)),
-            network=_round_share(self._network(now)),
+            network=_round_share(self._network_share(now)),
         )
 
-    def _network(self, now: float) -> float:
+    def _network_share(self, now: float) -> float:
         """Return the used share of the busier direction of the fastest card since the last call."""
         counters = psutil.net_io_counters()
         moved = max(counters.bytes_sent, counters.bytes_recv) if counters else 0

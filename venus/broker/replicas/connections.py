@@ -56,7 +56,7 @@ class BrokerConnections:
 
     def channel(self, address: str) -> grpc.aio.Channel:
         """Return a channel to another broker; it uses this broker's certificate if the cluster has TLS."""
-        return aio_channel(BrokerAddress(address, self._proof), _options())
+        return aio_channel(BrokerAddress(address, self._proof), _replica_channel_options())
 
     def fetch(self, to: LiveBroker, business: str, fetch: m.SendFetch) -> None:
         """Send a fetch to a leader."""
@@ -76,7 +76,7 @@ class BrokerConnections:
 
     def ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
         """Request a ballot from a replica."""
-        self._spawn(self._ask_ballot(to, business, term))
+        self._start_task(self._ask_ballot(to, business, term))
 
     async def _ask_ballot(self, to: LiveBroker, business: str, term: int) -> None:
         request = replica_pb2.BallotRequest(greeting=self.build_greeting(to.member), business=business, term=term)
@@ -87,7 +87,7 @@ class BrokerConnections:
             answer = unseal(replica_pb2.BallotAnswer, data, "a ballot")
             limits.check(answer, "from another broker: ")
         except (grpc.RpcError, VenusError) as error:
-            logger.info("%s: no ballot of %s: %s", business, to.member.broker, _text(error))
+            logger.info("%s: no ballot of %s: %s", business, to.member.broker, _describe_error(error))
             return
         ballot = decode_ballot(to.member, answer)
         if ballot is not None and self.host is not None:
@@ -97,7 +97,7 @@ class BrokerConnections:
         """Ask a leader to remove an installed copy; from any thread but the loop's."""
         greeting = self.build_greeting(leader.member)
         request = replica_pb2.CopyRequest(greeting=greeting, business=business, copy=copy, done=True)
-        with unchecked_channel(BrokerAddress(leader.address, self._proof), _options()) as channel:
+        with unchecked_channel(BrokerAddress(leader.address, self._proof), _replica_channel_options()) as channel:
             call: Any = channel.unary_stream(COPY, request_serializer=seal, response_deserializer=None)
             try:
                 for _ in call(request, timeout=BALLOT_TIMEOUT_S):
@@ -117,7 +117,7 @@ class BrokerConnections:
             request.copy, request.area = mark.copy, mark.next_place.area
             if mark.next_place.after is not None:
                 request.after = mark.next_place.after
-        with unchecked_channel(BrokerAddress(leader.address, self._proof), _options()) as channel:
+        with unchecked_channel(BrokerAddress(leader.address, self._proof), _replica_channel_options()) as channel:
             call: Any = channel.unary_stream(COPY, request_serializer=seal, response_deserializer=None)(request)
             taken = 0
             try:
@@ -142,7 +142,7 @@ class BrokerConnections:
         return replica_pb2.Greeting(cluster=self.cluster, sender=encode_member(self.me), receiver=encode_member(to))
 
     def report_broken(self, line: LeaderStream, why: str) -> None:
-        """Log that a connection is broken, once."""
+        """Log that a connection is broken, once until it works again."""
         if line.to not in self._broken:
             self._broken.add(line.to)
             logger.warning("the line to broker %s at %s: %s", line.to.broker, line.address, why)
@@ -185,7 +185,7 @@ class BrokerConnections:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _spawn(self, work: Any) -> None:
+    def _start_task(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -201,7 +201,7 @@ class LeaderStream:
         self._wake = asyncio.Event()
         self._asked_at: float | None = None  # when the first fetch after the newest (part of an) answer was sent
         self._parts = bytearray()
-        self.task = asyncio.get_running_loop().create_task(self._run())
+        self.task = asyncio.get_running_loop().create_task(self._run_stream())
 
     @property
     def is_silent(self) -> bool:
@@ -219,7 +219,7 @@ class LeaderStream:
         """Close the connection."""
         self.task.cancel()
 
-    async def _run(self) -> None:
+    async def _run_stream(self) -> None:
         try:
             async with self._lines.channel(self.address) as channel:
                 call: Any = channel.stream_stream(
@@ -228,29 +228,29 @@ class LeaderStream:
                 await call.write(
                     replica_pb2.FollowerFrame(greeting=self._lines.build_greeting(self.to), takes_parts=True)
                 )
-                writer = asyncio.create_task(self._write(call))
+                writer = asyncio.create_task(self._send_fetches(call))
                 try:
-                    await self._read(call)
+                    await self._receive_replies(call)
                 finally:
                     writer.cancel()
                     call.cancel()
         except asyncio.CancelledError:
             raise
         except (grpc.RpcError, VenusError, asyncio.InvalidStateError) as error:
-            self._lines.report_broken(self, _text(error))
+            self._lines.report_broken(self, _describe_error(error))
         except Exception:
             logger.exception("the line to %s at %s failed", self.to.broker, self.address)
         await asyncio.sleep(RECONNECT_S)
         self._lines.on_stream_end(self)
 
-    async def _write(self, call: Any) -> None:
+    async def _send_fetches(self, call: Any) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
             fetches, self._waiting = list(self._waiting), deque()
             await call.write(replica_pb2.FollowerFrame(fetches=fetches))
 
-    async def _read(self, call: Any) -> None:
+    async def _receive_replies(self, call: Any) -> None:
         while True:
             frame = await call.read()
             if frame is grpc.aio.EOF:
@@ -266,7 +266,7 @@ class LeaderStream:
                     )
 
     def _join_parts(self, frame: replica_pb2.LeaderFrame) -> replica_pb2.LeaderFrame | None:
-        """Return a whole frame, None while parts of it are missing. Raises ProtocolError."""
+        """Collect the parts of a large frame; return the frame, None until it is complete. Raises ProtocolError."""
         if not frame.part:
             return frame
         self._parts += frame.part
@@ -313,9 +313,9 @@ class FollowerStream:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting and not self._ended:
-                answers, size = [self._next()], 0
+                answers, size = [self._pop_oldest_reply()], 0
                 while self._waiting and (size := size + reply_size(answers[-1])) < FRAME_BYTES:
-                    answers.append(self._next())
+                    answers.append(self._pop_oldest_reply())
                 await self._write_frame(replica_pb2.LeaderFrame(answers=answers))
 
     async def _write_frame(self, frame: replica_pb2.LeaderFrame) -> None:
@@ -330,7 +330,7 @@ class FollowerStream:
             end = start + PART_BYTES
             await self._context.write(replica_pb2.LeaderFrame(part=content[start:end], last_part=end >= len(content)))
 
-    def _next(self) -> replica_pb2.FetchAnswer:
+    def _pop_oldest_reply(self) -> replica_pb2.FetchAnswer:
         return self._waiting.popitem(last=False)[1]
 
 
@@ -339,7 +339,7 @@ _NOT_WRITTEN = "Internal error from Core"
 _WHY_ENDED = "it is stopping, or has another one from here"
 
 
-def _options() -> list[tuple[str, int]]:
+def _replica_channel_options() -> list[tuple[str, int]]:
     own = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     return [*channel_options(receive_bytes_max=REPLICA_BYTES_MAX), *own]
 
@@ -353,7 +353,7 @@ def describe_end(code: grpc.StatusCode, details: str) -> str:
     return f"{details or 'no details'} ({code.name})"
 
 
-def _text(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     if isinstance(error, grpc.aio.AioRpcError) and error.details() == _NOT_WRITTEN:
         return describe_end(error.code(), _NOT_WRITTEN)
     return str(from_rpc_error(error)) if isinstance(error, grpc.RpcError) else str(error)
@@ -439,7 +439,7 @@ def encode_ballot(ballot: Ballot | None) -> replica_pb2.BallotAnswer:
 
 
 def decode_ballot(of: Member, found: replica_pb2.BallotAnswer) -> Ballot | None:
-    """Decode the ballot of a member; None = it gave none."""
+    """Decode the ballot of a member; None = the member gave none."""
     if not found.given:
         return None
     return Ballot(member=of, last_term=found.last_term, end=found.end, high=found.high, healthy=found.healthy)

@@ -31,10 +31,10 @@ READ_EVERY_S = 0.05
 
 
 class LeaseThread:
-    """Thread that refreshes the lease. `leased` receives its deadline, `failed` the error of a refresh, in this thread.
+    """Thread that refreshes the lease. In this thread, `on_lease` gets the deadline and `on_failure` the errors.
 
-    `leased` also receives the end of a lease, and its replacement by a new one: after a suspend, the clock of a
-    machine need not show that the lease has ended.
+    `on_lease` also gets the end of a lease, and its replacement by a new one: after a suspend, the clock of a machine
+    need not show that the lease has ended.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LeaseThread:
         self._thread.start()
 
     def _try_register(self, end: float) -> bool:
-        """Try to register. False = another broker has the id; if it is gone, its lease ends soon."""
+        """Try to register this broker; False = another broker still has its id."""
         try:
             self._register()
         except Unavailable as error:
@@ -92,6 +92,7 @@ class LeaseThread:
             self._thread.join()
 
     def _run(self) -> None:
+        """Refresh the lease at intervals, or after a failure soon, until stopped."""
         pause_s = self._lease_s * REFRESH_PART
         while self._wait_for_refresh(pause_s):
             pause_s = self._lease_s * REFRESH_PART
@@ -113,7 +114,7 @@ class LeaseThread:
             return not self._stopping
 
     def _renew(self) -> None:
-        """Refresh the lease, or register again if it has ended or the description has changed."""
+        """Refresh the lease; register again if the lease has ended or the description has changed."""
         asked_at = self._monotonic()
         if self._me == self._said:
             if self._coordinator.refresh():
@@ -124,6 +125,7 @@ class LeaseThread:
         self._register()
 
     def _register(self) -> None:
+        """Register this broker's description under a fresh lease, and report the deadline."""
         me = self._me
         assert me is not None, "started"
         self._said = None
@@ -158,7 +160,7 @@ class CoordinatorListener(Protocol):
 
 
 class CoordinatorThread:
-    """Calls of the coordinator, as `Coordination`. `unreachable` says why it does not answer; empty = it answers.
+    """Thread that calls the coordinator (a `Coordination`). `unreachable`: why calls fail; empty = they succeed.
 
     `invalid` names unusable records. `on_fatal` ends a process that another process has replaced.
     """
@@ -226,7 +228,7 @@ class CoordinatorThread:
     def swap(self, before: Leadership, after: Leadership) -> None:
         """Replace a record."""
 
-        def call() -> None:
+        def swap_record() -> None:
             stored: Leadership | None = None
             certain = True
             try:
@@ -237,7 +239,7 @@ class CoordinatorThread:
             event = SwapResult(before=before, after=after, stored=stored, certain=certain)
             self._notify(lambda host: host.on_swap_result(event))
 
-        self._enqueue(call)
+        self._enqueue(swap_record)
 
     def save_newest_write(self, store: str, sequence: int) -> None:
         """Store the newest write of a store. A failure is harmless: the next call stores a newer one."""
@@ -246,23 +248,23 @@ class CoordinatorThread:
     def create(self, leadership: Leadership) -> None:
         """Store a new business, then read the records, whichever broker created it."""
 
-        def call() -> None:
+        def create_record() -> None:
             try:
                 self._coordinator.create(leadership)
             except VenusError as error:
                 self._on_failure(error)
             self.read_soon()
 
-        self._enqueue(call)
+        self._enqueue(create_record)
 
     def ask_forgotten(self, business: str) -> None:
         """Ask whether a business without a record was forgotten."""
 
-        def call() -> None:
+        def read_forgotten_term() -> None:
             term = self._coordinator.last_forgotten_term(business)
             self._notify(lambda host: host.on_forgotten_term(business, term))
 
-        self._enqueue(call)
+        self._enqueue(read_forgotten_term)
 
     # -- the thread --------------------------------------------------------------------------------------------
 
@@ -273,6 +275,7 @@ class CoordinatorThread:
             self._ready.notify()
 
     def _run(self) -> None:
+        """Carry out one call of the coordinator after the other, until stopped."""
         while (call := self._next_call()) is not None:
             try:
                 call()
@@ -283,7 +286,7 @@ class CoordinatorThread:
                 self.unreachable = repr(error)
 
     def _next_call(self) -> Callable[[], None] | None:
-        """Return the next call: queued calls first, then a read of all records, regularly also without a hint."""
+        """Wait for the next call: queued ones first, else a read of all records when due. None = the thread ends."""
         with self._ready:
             while True:
                 now = self._monotonic()
@@ -306,11 +309,12 @@ class CoordinatorThread:
         self._notify(lambda host: host.on_lease(until))
 
     def _read_records(self) -> None:
+        """Read leaderships and living brokers, and pass them to the host."""
         leaderships, brokers = self._coordinator.leaderships(), self._coordinator.brokers()
-        self._note_invalid(self._coordinator.invalid)
+        self._record_invalid(self._coordinator.invalid)
         self._notify(lambda host: host.on_topology(leaderships, brokers))
 
-    def _note_invalid(self, invalid: tuple[str, ...]) -> None:
+    def _record_invalid(self, invalid: tuple[str, ...]) -> None:
         """Keep the problems of unusable records, and log new ones."""
         for line in set(invalid) - set(self.invalid):
             logger.error("the coordinator: %s", line)
@@ -323,6 +327,7 @@ class CoordinatorThread:
             self._post(lambda: say(host))
 
     def _on_failure(self, error: Exception) -> None:
+        """Record why the coordinator does not answer; end the process if another one has replaced it."""
         if isinstance(error, Fenced):
             self._on_fatal(error)
         if not self.unreachable:

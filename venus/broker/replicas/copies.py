@@ -56,7 +56,7 @@ class CopyMark:
         return CopyPlace(area=self.area, after=None if self.after is None else bytes.fromhex(self.after))
 
     def with_piece(self, piece: CopyPiece) -> CopyMark:
-        """Return the mark after a piece."""
+        """Return the mark after one more piece was stored."""
         nbytes = sum(map(len, piece.keys)) + sum(map(len, piece.values))
         return replace(
             self,
@@ -120,7 +120,7 @@ class CopyPiece:
 
 @dataclass(slots=True, eq=False)
 class BusinessCopy:
-    """A checkpoint from which one business is read."""
+    """A checkpoint of the store from which one business is sent to replicas."""
 
     name: str
     path: Path
@@ -148,7 +148,7 @@ class BusinessCopy:
 
 
 class CopyPool:
-    """The copies that a broker keeps. Thread-safe."""
+    """The copies of businesses that a broker keeps for its replicas. Thread-safe."""
 
     def __init__(self, core: Core, monotonic: Callable[[], float]) -> None:
         self._core, self._monotonic = core, monotonic
@@ -156,7 +156,7 @@ class CopyPool:
         self._copies: dict[str, BusinessCopy] = {}
 
     def acquire(self, business: Business, name: str) -> BusinessCopy:
-        """Acquire this copy, or a new one, until `release`. Raises Overloaded, Unavailable, StorageError."""
+        """Return the named copy or a new one, for use until `release`. Raises Overloaded, Unavailable, StorageError."""
         with self._lock:
             copy = self._copies.get(name)
             if copy is None or copy.number != business.number:
@@ -167,7 +167,7 @@ class CopyPool:
             return copy
 
     def release(self, copy: BusinessCopy) -> None:
-        """Release a copy; it is kept for a while."""
+        """End the use of a copy, which is still kept for a while."""
         with self._lock:
             copy.users -= 1
             copy.used_at = self._monotonic()
@@ -198,7 +198,7 @@ class CopyPool:
                 self._remove(copy)
 
     def _make_room(self) -> None:
-        """Remove an unused copy if there are too many. Raises Overloaded if all are in use."""
+        """Remove an unused copy if there are too many. Raises Overloaded if every copy is in use."""
         idle = [copy for copy in self._copies.values() if not copy.users]
         if len(self._copies) >= COPIES_MAX:
             if not idle:
@@ -206,6 +206,7 @@ class CopyPool:
             self._remove(min(idle, key=lambda copy: copy.used_at))
 
     def _create(self, business: Business) -> BusinessCopy:
+        """Create a copy of a business from a new checkpoint of the store."""
         core = self._core
         core.space.check_data(0)
         name = f"copy-{uuid.uuid4().hex}"
@@ -220,7 +221,7 @@ class CopyPool:
         try:
             self._measure(copy, business)
         except BaseException:
-            self._forget(copy)
+            self._delete(copy)
             raise
         return copy
 
@@ -240,17 +241,17 @@ class CopyPool:
     def _remove(self, copy: BusinessCopy) -> None:
         """Remove a copy from the pool, and its files."""
         self._copies.pop(copy.name, None)
-        self._forget(copy)
+        self._delete(copy)
 
     @staticmethod
-    def _forget(copy: BusinessCopy) -> None:
+    def _delete(copy: BusinessCopy) -> None:
         """Close a copy and remove its files."""
         copy.store.close()
         remove_store(copy.path)
 
 
 def read_pieces(copy: BusinessCopy, place: CopyPlace) -> Iterator[CopyPiece]:
-    """Yield the pieces after a place."""
+    """Yield the pieces of a copy after a place."""
     while (piece := copy.read_after(place)) is not None:
         yield piece
         place = piece.next_place

@@ -38,7 +38,7 @@ class Transport(Protocol):
 
 
 class Logs(Protocol):
-    """The logs of this broker."""
+    """Interface to the logs of this broker."""
 
     def open(self, business: str) -> tuple[LogChanged, int, bool]:
         """Return the state of a log, its applied index, and False if an installation was interrupted.
@@ -77,7 +77,7 @@ class Logs(Protocol):
 
 
 class Installations(Protocol):
-    """Copies of leaders for replicas that cannot follow."""
+    """Installs copies of leaders for replicas that cannot follow a log."""
 
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
         """Install a leader's copy, with retries; `done` follows in the host's thread."""
@@ -142,6 +142,7 @@ class Effects:
     # -- the lines ---------------------------------------------------------------------------------------------
 
     def _fetch(self, business: str, effect: m.SendFetch) -> None:
+        """Send a fetch to the leader; if its address is unknown, read the brokers again."""
         to = self._brokers.find(effect.to)
         if to is not None:
             self._transport.fetch(to, business, effect)
@@ -149,6 +150,7 @@ class Effects:
             self._coordination.read_soon()
 
     def _reply(self, business: str, effect: m.SendReply) -> None:
+        """Reply to a follower's fetch, with entries from memory or else from the disk."""
         answer = effect.answer
         if not isinstance(answer, m.Entries):
             self._transport.reply(effect.to, business, answer)
@@ -173,38 +175,45 @@ class Effects:
             self._transport.reply(to, business, answer)  # in a newer term the log may have been truncated meanwhile
 
     def _ask_ballot(self, business: str, effect: m.RequestBallot) -> None:
+        """Request a ballot from another replica if its broker lives."""
         to = self._brokers.live.get(effect.to)
         if to is not None:
             self._transport.ask_ballot(to, business, effect.term)
 
     def _give_ballot(self, _: str, effect: m.SendBallot) -> None:
-        """Keep a ballot for the request that is being answered."""
+        """Keep this replica's ballot as the answer to the request that is being handled."""
         self.ballot = effect.ballot
 
     # -- the log -----------------------------------------------------------------------------------------------
 
     def _append(self, business: str, effect: m.Append) -> None:
+        """Append the leader's entries to the log."""
         known = self._replicas[business].known
         sender = known.leader.broker if known is not None and known.leader is not None else "the leader"
         self._logs.append(business, effect, sender)
 
     def _truncate(self, business: str, effect: m.Truncate) -> None:
+        """Remove the entries that the leader does not have."""
         logger.warning("%s: entries from %d on are reverted: the leader does not have them", business, effect.end)
         self._logs.truncate(business, effect)
 
     def _advance(self, business: str, _: m.Advance) -> None:
+        """Apply the entries that have become safe."""
         self._logs.advance(business)
 
     def _lead(self, business: str, effect: m.Lead) -> None:
+        """Begin this broker's leadership of a business."""
         logger.info("%s: this broker leads in term %d", business, effect.term)
         self.troubles.pop(business, None)
         self._logs.lead(business, effect.term)
 
     def _retire(self, business: str, effect: m.Retire) -> None:
+        """Fail the waiting requests and end the streams, because this broker no longer leads."""
         logger.info("%s: this broker no longer leads", business)
         self._logs.retire(business, self._brokers.address_of(effect.leader))
 
     def _reinstall(self, business: str, effect: m.Reinstall) -> None:
+        """Install the leader's copy; halt the replica instead if a leader that must be complete lacks entries."""
         known = self._replicas[business].known
         if effect.diverged and known is not None and loss.is_leader_complete(known):
             self._halt(business, loss.divergence_message(effect))
@@ -218,6 +227,7 @@ class Effects:
     # -- the coordinator ---------------------------------------------------------------------------------------
 
     def _swap(self, business: str, effect: m.Swap) -> None:
+        """Replace the record of a business at the coordinator."""
         replica = self._replicas.get(business)
         if replica is not None and replica.leads and effect.after.leader is None:
             logger.warning(
@@ -227,6 +237,7 @@ class Effects:
         self._coordination.swap(effect.before, effect.after)
 
     def _read(self, _: str, __: m.ReadRecords) -> None:
+        """Read the coordinator's records soon."""
         self._coordination.read_soon()
 
 

@@ -177,12 +177,12 @@ class ClusterGate:
         return known.leader in self._host.brokers.live
 
     def _hindrance(self, business: str) -> str:
-        """Return why writes are refused until a broker returns; empty = nothing is known to hinder them."""
+        """Return why no write is possible until a broker returns; empty = no reason is known."""
         known = self._host.records.get(business)
         return explain_hindrance(known, self._host.brokers.live) if known is not None else ""
 
     def _can_begin(self, business: str, waited_s: float) -> bool:
-        """Return whether a business of this name can be created now; a removed one must be gone first.
+        """Return whether a business of this name can be created now: no record and no data of a removed one is left.
 
         Raises Refused.
         """
@@ -202,7 +202,7 @@ class ClusterGate:
             )
 
     def _has_begun(self, business: str) -> bool:
-        """Return whether this broker leads the business and accepts its writes."""
+        """Return whether this broker leads the business and accepts writes."""
         try:
             self._shared.term(self._core.catalogue.find(business))
         except Unavailable:
@@ -349,7 +349,7 @@ class RecordRemoval:
         return removed
 
     async def _resolve_removal(self, known: Leadership) -> None:
-        """Keep the business closed until the record is known to stay, or the local data is removed too."""
+        """Keep the business closed until it is known that the record stays, or until the local data is removed."""
         while self._catalogue.has_stored(known.business) and not await self._try_keep_record(known):
             await asyncio.sleep(LOOK_AGAIN_S)
         self._catalogue.reopen(known.business)
@@ -378,16 +378,17 @@ class LossTracker:
         self._shown: dict[str, Leadership] = {}
 
     def tick(self) -> None:
-        """Update the records from the logs."""
+        """Write loss windows from the logs of led businesses to the coordinator's records."""
         for name, replica in self._host.replicas.items():
             known = replica.known
             if not replica.leads or known is None or not known.unclean_terms:
                 continue
             after = record_losses(known, self._core.catalogue.find(name).committed.losses)
             if after is not None:
-                self._swap(known, after)
+                self._save_losses(known, after)
 
-    def _swap(self, known: Leadership, after: Leadership) -> None:
+    def _save_losses(self, known: Leadership, after: Leadership) -> None:
+        """Replace a record by one with other loss windows and log the difference, at most every few seconds."""
         now = time.monotonic()
         if now < self._swapped_at.get(known.business, 0.0) + SWAP_EVERY_S:
             return
@@ -421,7 +422,7 @@ class LossTracker:
             after = record_verification(known, group, terms, groups)
             if after == known:
                 return sorted({g for w in known.losses if w.term in terms for g in groups_to_verify(w, groups)})
-            self._swap(known, after)
+            self._save_losses(known, after)
             await asyncio.sleep(CLOSE_LOOK_EVERY_S)
         raise Unavailable(f"{business}: the coordinator did not take the change within {CLOSE_WAIT_S:g} s")
 

@@ -82,7 +82,7 @@ class Host:
             transport,
             coordination,
             post,
-            self._installer(installations),
+            self._make_install_callback(installations),
             self.halt,
         )
         self.troubles = self._effects.troubles
@@ -112,7 +112,7 @@ class Host:
         if replica is None or business in self._halted:
             return
         effects = replica.step(event, self._monotonic())
-        self._publish(business, replica)
+        self._publish_standing(business, replica)
         for effect in effects:
             self._effects.carry_out(business, effect)
 
@@ -124,7 +124,7 @@ class Host:
         self.troubles[business] = reason
         self._shared.publish(business, replace(self._shared.standing(business), leads=False, refusal=reason))
 
-    def _publish(self, business: str, replica: Replica) -> None:
+    def _publish_standing(self, business: str, replica: Replica) -> None:
         now = self._monotonic()
         leader = replica.known.leader if replica.known is not None else None
         standing = ReplicaStanding(
@@ -146,7 +146,7 @@ class Host:
             logger.warning("%s: nothing can be written: %s", business, standing.refusal)
             self._logs.refuse(business)
 
-    def _installer(self, installations: Installations) -> Callable[[str, LiveBroker], None]:
+    def _make_install_callback(self, installations: Installations) -> Callable[[str, LiveBroker], None]:
         def on_installed(business: str, log: LogChanged) -> None:
             self.troubles.pop(business, None)
             self.handle(business, m.CopyInstalled(log=log))
@@ -171,7 +171,7 @@ class Host:
             self.handle(business, event)
 
     def _handle_early(self, business: str) -> None:
-        """Handle the fetches that arrived before the record of their term was read."""
+        """Handle the fetches that waited until the record of their term was read."""
         for event in self._early.pop(business, {}).values():
             self.on_fetch(business, event)
 
@@ -205,20 +205,20 @@ class Host:
         self._ranks = plan_elections(self.records.values(), self.brokers.live)
         for leadership in self.records.values():
             if self._has_part_in(leadership):
-                self._open(leadership.business)
+                self._open_replica(leadership.business)
             self.handle(leadership.business, m.RecordRead(leadership=leadership))
             self._handle_early(leadership.business)
-            self._release(leadership)
+            self._release_replica(leadership)
         for business in list(self.replicas):  # an election needs living brokers that were read after the record
-            self._report_brokers(business)
+            self._pass_living_brokers(business)
             if business not in self.records:
                 self._coordination.ask_forgotten(business)
-        self._requests.execute(self.replicas, self.records, self._view())
+        self._requests.execute(self.replicas, self.records, self._cluster_view())
 
-    def _report_brokers(self, business: str) -> None:
+    def _pass_living_brokers(self, business: str) -> None:
         self.handle(business, m.BrokersRead(brokers=self.brokers.live, ranks=self._ranks.get(business, {})))
 
-    def _view(self) -> ClusterView:
+    def _cluster_view(self) -> ClusterView:
         """Return the cluster as it was read last, with the businesses that this broker has created since."""
         now = self._monotonic()
         self._created = {
@@ -241,7 +241,7 @@ class Host:
         if known is not None and term >= known.term and business not in self.records:
             self.drop(business, "it was forgotten")
 
-    def _release(self, known: Leadership) -> None:
+    def _release_replica(self, known: Leadership) -> None:
         """Publish that this broker has no replica, and remove the data of one that was taken away."""
         business = known.business
         if business not in self.replicas and self.me.member.broker not in known.replicas:
@@ -276,7 +276,7 @@ class Host:
         self._shared.forget(business)
         self._coordination.read_soon()
 
-    def _open(self, business: str) -> None:
+    def _open_replica(self, business: str) -> None:
         if business in self.replicas or business in self._dropping:
             return
         log, applied, whole = self._logs.open(business)
@@ -285,7 +285,7 @@ class Host:
         self.replicas[business] = Replica(
             self.me.member, position, patience=self._patience, begins=business in self._begun
         )
-        self._report_brokers(business)
+        self._pass_living_brokers(business)
         self.handle(business, m.LeaseChanged(until=self._lease_until))
 
     def on_lease(self, until: float) -> None:
@@ -325,7 +325,7 @@ class Host:
 
     def create(self, business: str, *, term: int = 1) -> None:
         """Create a business that the cluster does not know; this broker leads it first."""
-        record = self._wanted.new_record(business, self.me.member, self._view(), term)
+        record = self._wanted.new_record(business, self.me.member, self._cluster_view(), term)
         self._created[business] = record, self._monotonic()
         self._begun.add(business)
         self._coordination.create(record)
@@ -345,7 +345,7 @@ class Host:
 
 
 def first_needed_entry(replica: Replica) -> int:
-    """Return the first entry that a follower lacks; 0 if a follower has not fetched yet."""
+    """Return the first entry that a follower lacks; 0 = one has not fetched yet, 2**63 = none, or not leading."""
     known, leading = replica.known, replica.leading
     if known is None or leading is None:
         return 2**63

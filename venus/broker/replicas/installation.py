@@ -46,7 +46,7 @@ UNDER_WAY_MAX = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationStep:
-    """Progress of an installation, and the mark at which this attempt began."""
+    """Progress of a running installation, and its state when this attempt began."""
 
     mark: CopyMark
     began: CopyMark
@@ -144,6 +144,7 @@ class ReplicaInstaller:
             thread.join(WAIT_S)
 
     def _run(self) -> None:
+        """Remove unwanted businesses and install requested copies, until none is left."""
         while not self._stopping.is_set():
             with self._lock:
                 unwanted = next(iter(self._unwanted), None)
@@ -225,7 +226,7 @@ class ReplicaInstaller:
     def _take_copy(
         self, business: str, leader: LiveBroker, mark: CopyMark | None, pieces: Iterator[CopyHeader | CopyPiece]
     ) -> CopyMark:
-        """Write a copy as it arrives; return its mark."""
+        """Write a leader's copy to the store as it arrives; return its mark."""
         begin = next(pieces, None)  # before anything is removed: the leader must have a copy
         if not isinstance(begin, CopyHeader):
             raise Unavailable(f"broker {leader.member.broker} has nothing of it")
@@ -242,7 +243,7 @@ class ReplicaInstaller:
         return mark
 
     def _take_over(self, business: str, leader: LiveBroker, mark: CopyMark) -> LogChanged:
-        """Put the installed business into the catalogue after checking that its copy is complete."""
+        """Check that an installed copy is complete, and put its business into the catalogue."""
         try:
             found = self._core.load_copy(mark.number)
         except StorageError as error:
@@ -282,6 +283,7 @@ class ReplicaInstaller:
             self._wait(write)
 
     def _write(self, business: str, mark: CopyMark, piece: CopyPiece) -> Future[None]:
+        """Queue a piece and its mark to be written together."""
         family, found = copies.piece_keys(piece, mark.number)
 
         def put_piece(group: CommandGroup) -> None:
@@ -291,12 +293,12 @@ class ReplicaInstaller:
         return self._core.commits.submit(put_piece)
 
     def _mark_unusable(self, business: str, mark: CopyMark, why: str) -> Unavailable:
-        """Mark a copy as unusable."""
+        """Mark a copy as unusable; return the error for its installation."""
         self._wait(self._core.commits.submit(lambda group: _put_mark(group, business, CopyMark(number=mark.number))))
         return Unavailable(why)
 
     def _remove(self, business: str, mark: CopyMark | None) -> Business | None:
-        """Remove and return the present business; `mark` is that of the copy that replaces it, if any."""
+        """Remove the present business and return it. `mark` is that of the copy that replaces it, if any."""
         catalogue, commits = self._core.catalogue, self._core.commits
         found = self._take_out(business)
         if found is not None:

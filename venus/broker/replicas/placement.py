@@ -132,14 +132,14 @@ class ReplicaPlacement:
 
 
 def replace_draining(known: Leadership, view: ClusterView) -> Leadership | None:
-    """Return the record with an additional replica in place of one on a draining broker; None = none is needed."""
+    """Return the record with a new replica in place of one on a draining broker; None = no change."""
     stay = known.staying_replicas
     draining = [name for name in stay if name in view.by_name and view.by_name[name].draining]
     return _replace_replica(known, draining[0], view) if draining else None
 
 
 def replace_crowded(known: Leadership, view: ClusterView) -> Leadership | None:
-    """Return the record with an additional replica at a free site in place of one of two at one site; None = as it is.
+    """Return the record with a new replica at a free site, for one of two at the same site; None = no change.
 
     One replica is replaced at a time. It does not lead, and replicas that are not in sync come first.
     """
@@ -244,7 +244,7 @@ def raise_minimum(known: Leadership) -> Leadership | None:
 
 
 def remove_leaving(known: Leadership, living: Collection[Member]) -> Leadership | None:
-    """Return the record without the leaving replicas; None = there are none, or the others are not in sync."""
+    """Return the record without leaving replicas; None = none leaves, or the staying ones are not all in sync."""
     stay = known.staying_replicas
     ready = {member.broker for member in known.in_sync & set(living)}
     if not known.leaving or not ready.issuperset(stay) or len(stay) < known.min_in_sync:

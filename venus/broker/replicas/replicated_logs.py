@@ -205,7 +205,7 @@ class ReplicatedLogs:
         return self.standing(business.name).catches_up
 
     def knows_end(self, business: Business, now: float) -> bool:
-        """Whether this broker certainly leads, and has applied everything that was safe when it began."""
+        """Return whether this broker certainly leads, and has applied everything that was safe when its term began."""
         standing, terms = self.standing(business.name), business.log.terms
         if now >= standing.leads_until or terms.newest != standing.term or not terms.starts:
             return False
@@ -244,7 +244,7 @@ class ReplicatedLogs:
             clear_oldest(list(self._recent.values()), RECENTS_BYTES)
 
     def _order_of(self, business: Business) -> int:
-        """Return the newest executed order of a business's replica, 0 if there is none."""
+        """Return the number of the replica's newest order that the log has executed, 0 if there is none."""
         number, order = self._done.get(business.name, (0, 0))
         return order if number == business.number else 0
 
@@ -375,6 +375,7 @@ class CoreLogs:
     def _read_from_store(
         self, business: str, first: int, frame_bytes: int, then: Callable[[tuple[bytes, ...]], None]
     ) -> None:
+        """Read entries from the store, check them, and pass them to `then`."""
         found = self._core.catalogue.find(business)
         start, stop = keys.log_key(found.number, first), keys.log_key(found.number, found.log.durable_end)
         try:
@@ -398,6 +399,8 @@ class CoreLogs:
 
     @staticmethod
     def _log_failure(future: Future[Any]) -> None:
+        """Log the error of a command once its future is done."""
+
         def on_done(finished: Future[Any]) -> None:
             if not finished.cancelled() and finished.exception() is not None:
                 logger.warning("replication: %s", finished.exception())

@@ -109,6 +109,7 @@ class Replication:
         )
 
     def _build_host(self, me: LiveBroker) -> Host:
+        """Build the host of the replicas with its logs, connections and coordinator."""
         core = self._core
         logs = CoreLogs(
             core,
@@ -150,7 +151,7 @@ class Replication:
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
-        """Hand over the businesses that this broker leads, then deregister it."""
+        """Hand over the businesses that this broker leads, then deregister the broker."""
         end = time.monotonic() + HAND_OVER_S
         if self._ticking is not None:
             while self.host.hand_over() and time.monotonic() < end:
@@ -188,6 +189,7 @@ class Replication:
             self._bridge.post(lambda: clients[1](business, error))
 
     def _on_retired(self, business: str, error: NotLeader) -> None:
+        """End the streams that only the leader of a business serves."""
         if self._clients is not None:
             self._clients[0](business, error)
 

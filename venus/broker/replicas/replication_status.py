@@ -83,6 +83,7 @@ class ReplicationStatus:
         return business not in self._host.records and not named & {"", business}
 
     def _describe(self, entry: broker_pb2.BusinessStatus, replica: Replica, known: Leadership) -> None:
+        """Add the replication of one business to its status."""
         standing, leading = self._shared.standing(entry.business), replica.leading
         found = entry.replication
         found.term, found.policy, found.min_in_sync = known.term, known.policy.value, known.min_in_sync
@@ -93,7 +94,7 @@ class ReplicationStatus:
         found.losses.extend(_window_message(window) for window in known.losses)
         followers = dict(leading.followers) if leading is not None else {}
         for name in known.replicas:
-            found.replicas.append(self._replica(name, known, followers, replica))
+            found.replicas.append(self._describe_replica(name, known, followers, replica))
         if leading is not None:
             mode, found.reason = replication_mode(known, followers, replica.position.end)
             found.mode = mode.value
@@ -102,7 +103,7 @@ class ReplicationStatus:
         )
         entry.alarms.extend(loss_alarms(known))
 
-    def _replica(
+    def _describe_replica(
         self, name: str, known: Leadership, followers: dict[Member, FollowerProgress], replica: Replica
     ) -> broker_pb2.ReplicaStatus:
         """Describe one replica of a business."""
@@ -123,7 +124,7 @@ class ReplicationStatus:
 
 
 def load_messages(live: Iterable[LiveBroker], records: Iterable[Leadership]) -> list[broker_pb2.BrokerLoad]:
-    """Return the load of the living brokers, as they reported it, and what they lead and follow."""
+    """Return the reported load of each living broker, with how many businesses it leads and follows."""
     roles = count_roles(records)
     found = []
     for broker in sorted(live, key=lambda broker: broker.member):

@@ -75,6 +75,7 @@ def join_cluster(coordinator: IdentityStore, data_dir: Path, name: str) -> str:
 
 
 def _read_cluster_id(file: Path) -> str | None:
+    """Return the cluster's id from a file, None if there is no file. Raises ConfigError."""
     try:
         with file.open("rb") as stream:
             return decode_identity(str(file), stream.read(VALUE_BYTES_MAX + 1))
@@ -85,6 +86,7 @@ def _read_cluster_id(file: Path) -> str | None:
 
 
 def _write_cluster_id(file: Path, content: bytes) -> None:
+    """Write the cluster's id to a file, durably and atomically."""
     new = file.with_name(f"{file.name}.new")
     with new.open("wb") as stream:
         stream.write(content)
@@ -210,14 +212,14 @@ def was_set_back(core: Core, coordinator: Coordinator, store: str) -> bool:
 
 
 class NewestWriteSaver:
-    """Stores the newest write at the coordinator. Runs in the service's event loop."""
+    """Stores the sequence number of the newest durable write at the coordinator. Runs in the service's event loop."""
 
     def __init__(self, core: Core, coordination: CoordinatorThread, store: str, monotonic: Callable[[], float]) -> None:
         self._core, self._coordination, self._store, self._monotonic = core, coordination, store, monotonic
         self._noted, self._at = 0, float("-inf")
 
     def tick(self) -> None:
-        """Store the newest durable write, if it is time."""
+        """Store the number of the newest durable write at the coordinator, if it is time."""
         now, synced = self._monotonic(), self._core.store.synced
         if synced > self._noted and now - self._at >= NOTE_EVERY_S:
             self._noted, self._at = synced, now
@@ -226,7 +228,7 @@ class NewestWriteSaver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DissolveResult:
-    """Result of a command; `member` None = the store was in no cluster."""
+    """Result of taking a store out of its cluster; `member` None = the store was in no cluster."""
 
     member: Member | None
     businesses: tuple[str, ...]

@@ -95,7 +95,7 @@ class AccessControl:
     ) -> VenusError | None:
         """Return why a client with this certificate (PEM) and Authorization header may not see a page, else None.
 
-        `listens`: it may see these changes instead.
+        With `listens`, the client asks to listen to these changes instead of a page.
         """
         if self.files is None:
             return None
@@ -146,6 +146,7 @@ class AccessControl:
 
 
 def _denied_error(peer: Peer, method: str, wanted: str) -> Denied:
+    """Return the error for a caller whose roles do not allow a method."""
     name = method.rpartition("/")[2] or "the status page"
     held = ", ".join(sorted(map(str, peer.identity.roles))) or "none"
     return Denied(
@@ -198,6 +199,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return None if handler is None else self._guard(str(handler_call_details.method), handler)
 
     def _guard(self, method: str, handler: Handler) -> Handler:
+        """Wrap the handler of a method in the access checks that fit its kind."""
         serve: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         call = CALLS.get(method, UNLISTED)
         service, _, name = method[1:].partition("/")
@@ -213,7 +215,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return _make_handler(handler, self._guard_unary(method, call, serve, GetMessageClass(found.input_type)))
 
     async def _admit(self, method: str, call: Call, context: Any) -> Peer | None:
-        """Return the caller, None if the call was refused."""
+        """Check that the caller may use a method; return the caller, None if the call was refused."""
         async with abort_on_error(context):
             peer = self._access.peer_of(context)
             self._access.check_call(peer, method, call)
@@ -244,11 +246,13 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         """Wrap the handler of a stream in the access checks."""
 
         async def guard_call(requests: Any, context: Any) -> Any:
+            """Serve a stream whose caller may use the method, with a check of its first frame."""
             peer = await self._admit(method, call, context)
             if peer is None:
                 return None
 
             def check_frame(frame: Message) -> None:
+                """Check the business and group that the first frame names."""
                 self._access.check_names(peer, method, call, frame)
 
             return await serve(requests, FirstFrameContext(context, check_frame, self._first_frame_s))
@@ -259,6 +263,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         """Wrap the handler of a call with one request in the access checks."""
 
         async def guard_call(data: bytes, context: Any) -> Any:
+            """Serve a call whose caller may use the method for the business and group in the request."""
             async with abort_on_error(context):
                 peer = self._access.peer_of(context)
                 self._access.check_call(peer, method, call)
@@ -282,7 +287,7 @@ class FirstFrameContext:
         self.write = context.write
 
     async def _read_first(self) -> Any:
-        """Read the first frame. Raises ProtocolError if none comes in time, and what `judge` raises."""
+        """Read and judge the first frame. Raises ProtocolError if none comes in time, or the error of `judge`."""
         self.read = self._context.read
         try:
             frame = await asyncio.wait_for(self._context.read(), self._timeout_s)

@@ -92,10 +92,10 @@ class AdminService(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.CloseLossesAnswer | None:
         """Record that the losses of unclean elections were found and repaired at a group's target."""
         async with abort_on_error(context):
-            return broker_pb2.CloseLossesAnswer(waiting_for=await self._close(request))
+            return broker_pb2.CloseLossesAnswer(waiting_for=await self._close_losses(request))
         return None
 
-    async def _close(self, request: broker_pb2.CloseLossesRequest) -> list[str]:
+    async def _close_losses(self, request: broker_pb2.CloseLossesRequest) -> list[str]:
         homes = self._core.homes
         if request.give_up:
             await asyncio.wrap_future(homes.give_up(request.business, list(request.home_terms)))
@@ -126,7 +126,7 @@ class AdminService(broker_pb2_grpc.AdminServicer):
     async def StepDown(  # type: ignore[override]  # noqa: N802
         self, request: broker_pb2.StepDownRequest, context: Context
     ) -> broker_pb2.Empty | None:
-        """Give up the home to another set and send producers and consumers there."""
+        """Make another set the home of a business, and send producers and consumers there."""
         async with abort_on_error(context):
             home = home_from_wire(request.home)
             if home is None or not home.addresses:

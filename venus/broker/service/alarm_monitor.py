@@ -64,7 +64,7 @@ class AlarmMonitor:
         self._last: list[tuple[str, str]] = []
 
     def add_to_status(self, status: broker_pb2.BrokerStatus) -> None:
-        """Add the broker's own conclusions and unreachable recipients to the alarms of a status."""
+        """Add alarms that the broker derives, and those of unreachable recipients, to a status."""
         with self._lock:
             since = self._alarm_starts()
             now_s = self._clock()
@@ -117,7 +117,7 @@ class AlarmMonitor:
             self._history.shift_times(by_s)
 
     def _now(self, now_s: float) -> ClockReading:
-        """Return the reading of this broker's clock for the alarms."""
+        """Return the time `now_s` as a reading of this broker's clock, for the alarms."""
         return ClockReading(us=int(now_s * 1e6), set_back_us=int(self._set_back_s * 1e6))
 
     def describe_alarms(self, status: broker_pb2.BrokerStatus) -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ def all_alarms(status: broker_pb2.BrokerStatus) -> list[tuple[str, str]]:
 async def run_checks(
     watch: AlarmMonitor, bridge: LoopBridge, status_of: Callable[[], broker_pb2.BrokerStatus], every_s: float
 ) -> None:
-    """Check until cancelled. Errors are logged and do not end the task."""
+    """Check the status every `every_s` seconds until cancelled. Errors are logged and do not end the task."""
     while True:
         try:
             await bridge.run_blocking(Lane.CONTROL, watch.check, status_of)

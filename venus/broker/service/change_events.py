@@ -89,7 +89,7 @@ class _HttpListener:
         return self._incoming.popleft()
 
     async def write(self, frame: broker_pb2.ChangesFrame) -> None:
-        """Hand over a frame; wait while the connection takes none. The HTTP server limits that wait."""
+        """Queue a frame for the connection; wait while the queue is full. The HTTP server limits that wait."""
         await self.frames.put(frame)
 
     def return_credit(self, frame: broker_pb2.ChangesFrame) -> None:
@@ -128,12 +128,12 @@ class ChangeEvents:
             position = ChangePosition.parse(start)
             subscription.offset, subscription.epoch = position.offset, position.epoch
         first = broker_pb2.ListenerFrame(begin=[subscription])
-        first.open.business = wanted.get("business", "") or self._only_business()
+        first.open.business = wanted.get("business", "") or self._default_business()
         first.open.client, first.open.credit_bytes = "HTTP", CREDIT_BYTES
         limits.check(first)
         return WantedEvents(first, subscription, columns, resumes=subscription.offset >= 0)
 
-    def _only_business(self) -> str:
+    def _default_business(self) -> str:
         """Return the broker's only business, "main" if there are none or several."""
         names = [business.name for business in self._delivery.core.catalogue.list_stored()]
         return names[0] if len(names) == 1 else "main"
@@ -151,6 +151,7 @@ class ChangeEvents:
             raise
 
         async def all_events() -> AsyncIterator[str]:
+            """Yield all events; end the stream with the response."""
             try:
                 yield head
                 async for text in events:
@@ -218,7 +219,7 @@ _PARAMETERS = ("table", "where", "columns", "from", "business")
 
 
 async def _next_frame(listener: _HttpListener, serving: asyncio.Task[None]) -> broker_pb2.ChangesFrame | None:
-    """Return the next frame, None if there is none for a while. Raises the error that ended the stream."""
+    """Return the next frame, None after a while without one. Raises the error that ended the stream."""
     taking = asyncio.ensure_future(listener.frames.get())
     try:
         await asyncio.wait({taking, serving}, timeout=COMMENT_S, return_when=asyncio.FIRST_COMPLETED)

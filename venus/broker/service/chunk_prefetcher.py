@@ -14,7 +14,7 @@ from venus.wire import broker_pb2
 
 
 class ChunkPrefetcher:
-    """Reader of the chunks of a split; it reads one chunk ahead of the caller."""
+    """Reader of the chunks of a split, in a lane, one chunk ahead of the caller."""
 
     def __init__(self, core: Core, bridge: LoopBridge, request: broker_pb2.ReadSplitRequest) -> None:
         self._core, self._bridge, self._request = core, bridge, request
@@ -34,6 +34,7 @@ class ChunkPrefetcher:
         return chunk
 
     def _read(self) -> SealedChunk | None:
+        """Read the next chunk, in a thread of the lane; None at the end."""
         if self._iterator is None:
             self._iterator = iter(self._core.full_data.read_split(self._request))
         began = time.monotonic()
@@ -42,7 +43,7 @@ class ChunkPrefetcher:
         return chunk
 
     def close(self) -> None:
-        """Drop the iterator once no thread uses it."""
+        """Release the iterator of chunks once no thread uses it."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -142,6 +142,7 @@ class ConsumerStream:
                 self._bridge.run_in_background(Lane.FULL_DATA, full_data.release, snapshot)
 
     async def _serve(self, first: broker_pb2.ConsumerFrame, snapshot: broker_pb2.Snapshot | None) -> None:
+        """Check the position, attach the stream, and send chunks and increments until the consumer leaves."""
         blocking = self._bridge.run_blocking
         epoch = self._wanted.epoch if snapshot is None else snapshot.epoch
         self._fill = self._core.subscriptions.fill_of(self.business)
@@ -177,6 +178,7 @@ class ConsumerStream:
             attaching.add_done_callback(self._detach)  # a cancelled stream may still be attaching
 
     def _attach(self) -> int:
+        """Attach the stream to its consumer group; return the token of the attachment."""
         wanted = self._wanted
         kept = wanted.kept if wanted.HasField("kept") else None
         return self._core.subscriptions.attach(
@@ -193,6 +195,7 @@ class ConsumerStream:
     # -- to the consumer -----------------------------------------------------------------------------------------
 
     async def _send_chunks(self, snapshot: broker_pb2.Snapshot) -> None:
+        """Send the full data of a snapshot, and renew its lease."""
         renewed = time.monotonic()
         for split in snapshot.splits:
             request = broker_pb2.ReadSplitRequest(
@@ -217,7 +220,7 @@ class ConsumerStream:
                 chunks.close()
 
     async def _watch_replicas(self, replicas: ReplicaWatch) -> None:
-        """End the stream with NotLeader once the consumer should choose a replica again.
+        """End the stream with NotLeader once the consumer should choose another replica.
 
         The error names this broker: an Unavailable would make the client leave a broker, or even a set, that serves.
         """
@@ -351,7 +354,7 @@ class ConsumerStream:
 
     @property
     def _can_read_here(self) -> bool:
-        """Whether reading needs no thread: the newest commit is in memory, and none of it is rewritten."""
+        """Whether the event loop can read without a thread: the newest commit is in memory and not rewritten."""
         return self._follows and not (self._only is not None and self._only.is_rewritten)
 
     @property
@@ -380,7 +383,7 @@ class ConsumerStream:
         return broker_pb2.DeliveryFrame(increments=going) if going else None
 
     def _add_messages(self, going: list[broker_pb2.Increment], words: list[broker_pb2.Increment]) -> bool:
-        """Add messages to the frame if the credit allows it; return whether it did."""
+        """Add messages to a frame's list `going` if the credit allows it; return whether it does."""
         price = sum(map(cost, words))
         if not self._has_credit(price):
             return False
@@ -391,6 +394,7 @@ class ConsumerStream:
         return True
 
     async def _wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready` is true or the consumer leaves. Raises the error that ends the stream."""
         while not self._eof:
             self.wake.clear()
             if self._error is not None:
@@ -420,6 +424,7 @@ class ConsumerStream:
             self._service_status.reports.record(self.business, self.group, frame.report, now_us())
 
     async def _read(self, frame: Any) -> None:
+        """Record the consumer's acknowledgements, reports and credit, until it leaves."""
         try:
             while True:
                 self._on_frame(frame)

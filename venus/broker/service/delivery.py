@@ -121,7 +121,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
             self.bridge.post(self._on_commit, business, next_offset)
 
     def _find_sole(self, business: str) -> None:
-        """Find the only consumer of a business after their number has changed."""
+        """Record the only stream of a business, if it is in this process; called when a stream begins or ends."""
         streams = list(self.streams.of_business(business))
         if len(streams) == 1 and streams[0].is_in_process:
             self._sole[business] = streams[0]
@@ -129,6 +129,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
             self._sole.pop(business, None)
 
     def _on_commit(self, business: str, next_offset: int) -> None:
+        """Wake the streams of a business, because its queue has a new end."""
         self.frames.on_tail_moved(business, next_offset)
         for stream in self.streams.of_business(business):
             if next_offset > stream.tail or stream.ahead:
@@ -136,6 +137,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
                 stream.wake.set()
 
     def _on_judged(self, judged: JudgedBatch) -> None:
+        """Pass the result of live matching to the listeners' streams of its business."""
         for stream in self.listeners.of_business(self.core.catalogue.find_name(judged.business)):
             stream.on_judged(judged)
 
@@ -230,7 +232,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
                 )
 
     def _on_stream_end(self, stream: ConsumerStream) -> None:
-        """Record that a group has no stream any more. A new stream may come before the old one has ended."""
+        """Record that a consumer group has disconnected, unless another stream of the group is open."""
         if not stream.is_transient and not self.streams.of_group(stream.business, stream.group):
             self.service_status.reports.record_disconnect(stream.business, stream.group, now_us())
 

@@ -38,7 +38,7 @@ class ServedProducer(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the stream takes nothing more. Works in any thread."""
+        """Whether the stream accepts nothing more. Works in any thread."""
         ...
 
     def hear(self) -> None:
@@ -50,7 +50,7 @@ class ServedProducer(Protocol):
         ...
 
     def on_settled(self, done: Future[Any], number: int, settle: Settle) -> None:
-        """Process a result of the core."""
+        """Process the result of a command that was handed to the core."""
         ...
 
     def on_halves_done(self, done: Future[HalvesResult], number: int, *, first: int, is_put: bool) -> None:
@@ -74,7 +74,7 @@ class DirectIntake:
         self._is_closed = False
 
     def close(self) -> None:
-        """Take nothing more; whatever was taken is in the core's queue."""
+        """Refuse everything from now on; commands that were handed over stay in the core's queue."""
         with self._lock:
             self._is_closed = True
 
@@ -106,9 +106,10 @@ class DirectIntake:
         return self._try_hand_over(hand_over, 0, _commit_answer, stream.on_decision_done)
 
     def carry_out(self) -> None:
-        """Carry out the half message, or let the commit thread do so. The caller does not hold the client's lock.
+        """Write the half message that was handed over, or let the commit thread do so.
 
-        This works for an ended stream too, because the core has the command.
+        The caller does not hold the client's lock. This works for an ended stream too, because the core has the
+        command.
         """
         self._core.producers.carry_out_here()
 
@@ -120,9 +121,10 @@ class DirectIntake:
         settle: Callable[..., None],
         note: Callable[[float], None] = lambda done_at: None,
     ) -> bool:
-        """Hand a command to the core. The core answers the client, and the event loop records the result later.
+        """Hand a command to the core, which answers the client; the event loop records the result later.
 
-        The lock keeps the stream from ending in between: an ended stream has released the business.
+        Return False if the stream has ended or the core refuses the command. The lock keeps the stream from ending
+        meanwhile: an ended stream has released the business.
         """
         stream, numbers, is_locked = self._stream, list[int](), [threading.get_ident()]
         with self._lock:
@@ -135,6 +137,7 @@ class DirectIntake:
             self._bridge.post_idly(lambda: numbers.append(stream.begin_flight(newest)))
 
         def on_done(done: Future[Any]) -> None:
+            """Give the client its answer if possible, and let the event loop record the result."""
             frame = answer(done.result()) if done.exception() is None else None
             # if the commit thread was faster, this is the client's thread, which holds the lock that `put` needs
             holds_lock = threading.get_ident() in is_locked
@@ -143,6 +146,7 @@ class DirectIntake:
             post(record, done, is_put, self._traffic.monotonic())
 
         def record(done: Future[Any], is_put: bool, done_at: float) -> None:
+            """Record the result of the command at the stream."""
             note(done_at)
             stream.on_settled(done, numbers[0], partial(settle, is_put=is_put))
 

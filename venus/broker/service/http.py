@@ -58,6 +58,7 @@ class HealthCache:
         return self._newest
 
     async def _check_now(self) -> HealthResult:
+        """Check the health now, and cache the result if it is the newest."""
         began = self._monotonic()
         found = await self._check()
         if began >= self._began:
@@ -123,6 +124,7 @@ class Pages:
         """Wrap a handler with the access check that applies if TLS is on."""
 
         async def check_first(request: Request) -> Response:
+            """Answer a request if its client may see the page, else return the refusal."""
             refusal = self._refusal(request)
             return await answer(request) if refusal is None else refusal_response(refusal)
 

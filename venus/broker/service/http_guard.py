@@ -39,6 +39,7 @@ CERTIFICATE, LIMIT_UNREAD = "certificate", "limit_unread"
 
 
 def _certificate_of(transport: asyncio.Transport) -> bytes | None:
+    """Return the client's certificate (PEM), None if there is none."""
     secured = transport.get_extra_info("ssl_object")
     found = secured.getpeercert(binary_form=True) if secured is not None else None
     return ssl.DER_cert_to_PEM_cert(found).encode() if found else None
@@ -148,6 +149,7 @@ class GuardedProtocol(H11Protocol):
             self._lift_deadline()
 
     def _set_deadline(self, seconds: float) -> None:
+        """Abort the connection after some seconds, in place of an earlier deadline."""
         self._lift_deadline()
         self._deadline = self.loop.call_later(seconds, self._abort)
 
@@ -157,6 +159,7 @@ class GuardedProtocol(H11Protocol):
             self._deadline.cancel()
 
     def _abort(self) -> None:
+        """Close the connection at once, and report an answer that was left unread."""
         if self._on_unread is not None:
             self._on_unread()
         transport: Any = self.transport

@@ -72,7 +72,7 @@ class InProcessContext:
             raise asyncio.CancelledError(str(error)) from error
 
     def put_at_once(self, frame: Any) -> bool:
-        """Hand a frame to the client in this thread; return False if it refuses it. `write` then ends the stream."""
+        """Hand a frame to the client in this thread; False = the client refuses it, and `write` will end the stream."""
         try:
             self._stream.put(frame)
         except VenusError:
@@ -107,10 +107,11 @@ class InProcessServer:
             self.post(self._run, served)
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Run a call in the event loop."""
+        """Run a call in the event loop, from any thread."""
         self._bridge.post(call, *args)
 
     def _run(self, served: ServedTask) -> None:
+        """Start the task of a stream; refuse the stream if the broker is stopping. Runs in the event loop."""
         if not self._serving:
             served.refuse()
             return
@@ -162,6 +163,7 @@ class ServedTask:
             self._context.carry_out()
 
     def _on_wake(self) -> None:
+        """Let the handler look for the client's next frame. Runs in the event loop."""
         self._is_woken = False
         if self._context is not None:
             self._context.wake()
@@ -171,6 +173,7 @@ class ServedTask:
         self._server.post(self._on_cancel)
 
     def _on_cancel(self) -> None:
+        """Cancel the task of the stream. Runs in the event loop."""
         if self.task is not None:
             self.task.cancel()
 

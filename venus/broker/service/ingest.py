@@ -40,7 +40,7 @@ LOOK_S = 0.05
 
 
 class CurrentProducer(Protocol):
-    """The stream of the current producer."""
+    """The stream of the producer that holds a business."""
 
     init: broker_pb2.Init
     #: When it connected, Unix seconds.
@@ -70,7 +70,7 @@ async def wait_for_holder(
     patience_s: float,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait until no other producer holds the business. Raises Held as soon as another one is known to be alive."""
+    """Wait until no other producer holds the business. Raises Held once the holder is known to be alive."""
     asked_at = monotonic()
     while (holder := live.get(init.business)) is not None and must_wait(holder, init):
         if holder.heard_at > asked_at or monotonic() - asked_at >= patience_s:
@@ -177,7 +177,7 @@ class IngestService(broker_pb2_grpc.IngestServicer):
 
     @contextmanager
     def overrule(self, business: str, batch_no: int) -> Iterator[None]:
-        """Run an operator's decision. It raises the epoch, which ends the live stream with Unavailable, not Fenced."""
+        """Run an operator's decision on a half message; the live stream ends with Unavailable instead of Fenced."""
         stream = self.live.get(business)
         error = Unavailable(f"an operator has decided half message {batch_no} of {business}: connect again")
         if stream is not None:

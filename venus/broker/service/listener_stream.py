@@ -56,7 +56,7 @@ PROGRESS_S = 1.0
 
 
 class ListenerStream:
-    """The stream of one client."""
+    """Stream of one client's subscriptions by content."""
 
     def __init__(
         self, core: Core, bridge: LoopBridge, traffic: Traffic, context: StreamContext, wanted: broker_pb2.ListenerOpen
@@ -87,12 +87,12 @@ class ListenerStream:
 
     @property
     def subscriptions(self) -> int:
-        """How many subscriptions it has."""
+        """How many subscriptions the client has on this stream."""
         return len(self._live) + len(self._beginnings)
 
     @property
     def position(self) -> str:
-        """The position of its live subscriptions, in the form in which a client returns it."""
+        """The position of the live subscriptions, in the form in which a client returns it."""
         return f"{self._position[0]}-{self._position[1]}"
 
     def end(self, error: VenusError) -> None:
@@ -110,11 +110,11 @@ class ListenerStream:
         reader: asyncio.Task[None] | None = None
         try:
             await self._context.write(broker_pb2.ChangesFrame(kept=await self._kept.attach()))
-            reader = asyncio.create_task(self._read(first))
+            reader = asyncio.create_task(self._read_frames(first))
             while not self._eof:
                 self._wake.clear()
-                self._raise_end()
-                if not await self._take_step():
+                self._raise_if_ended()
+                if not await self._do_next_work():
                     await self._wait_for_work()
         finally:
             if reader is not None:
@@ -123,20 +123,20 @@ class ListenerStream:
             self._live.clear()
             self._kept.release()
 
-    def _raise_end(self) -> None:
+    def _raise_if_ended(self) -> None:
         if self._error is not None:
             raise self._error
         if self._core.subscriptions.fill_of(self.business) != self._fill:
             raise Unavailable(f"{self.business}: the rows of this broker are replaced; connect again")
 
-    async def _take_step(self) -> bool:
-        """Begin subscriptions, send live changes or send the position; return False if there is nothing to do."""
+    async def _do_next_work(self) -> bool:
+        """Begin subscriptions, else send live changes, else the position; return False if there is nothing to do."""
         if not self._beginnings:
             self._kept.unpin()
         if self._beginnings:
             await self._begin(self._beginnings.take_together())
         elif self._waiting:
-            await self._send_live()
+            await self._send_live_changes()
         elif self._position[0] > self._announced:
             await self._send_position()
         else:
@@ -163,7 +163,7 @@ class ListenerStream:
         if judged.at_cut_end:
             self._judged = (judged.next_offset, judged.epoch)
 
-    async def _send_live(self) -> None:
+    async def _send_live_changes(self) -> None:
         frame, nbytes, position = broker_pb2.ChangesFrame(), 0, self._position
         while self._waiting and nbytes < FRAME_BYTES:
             part = self._waiting.first
@@ -172,11 +172,11 @@ class ListenerStream:
                 if frame.changes:
                     break
                 part.has_news = False
-                await self._take_news(judged)
+                await self._handle_news(judged)
                 continue
             self._waiting.drop_first()
             self._add_schemas(frame, judged.schemas)
-            kept = [self._keep_live(one, judged) for one in part.changes]
+            kept = [self._drop_stale(one, judged) for one in part.changes]
             changes = [one for one in kept if one is not None]
             if judged.at_cut_end and judged.next_offset > position[0]:
                 position = (judged.next_offset, judged.epoch)
@@ -190,8 +190,8 @@ class ListenerStream:
         self._position = position
         self._kept.advance(self._position[0])
 
-    def _keep_live(self, changes: broker_pb2.ChangedRows, judged: JudgedBatch) -> broker_pb2.ChangedRows | None:
-        """Remove changes that a subscription read before it became live, and subscriptions that are no longer live."""
+    def _drop_stale(self, changes: broker_pb2.ChangedRows, judged: JudgedBatch) -> broker_pb2.ChangedRows | None:
+        """Drop the changes of subscriptions that ended or had read them before going live; None = nothing is left."""
         changes.committed_at_us = judged.committed_at_us
         if judged.base_offset >= self._newest_start and not judged.reloads:
             return changes
@@ -205,15 +205,15 @@ class ListenerStream:
         changes.operations = np.frombuffer(changes.operations, np.uint8)[kept].tobytes()
         return changes
 
-    async def _take_news(self, judged: JudgedBatch) -> None:
-        """Handle subscriptions that ended or must take all rows again, and read gaps again."""
+    async def _handle_news(self, judged: JudgedBatch) -> None:
+        """Send which subscriptions ended, restart those that must take all rows again, and read a gap again."""
         frame = broker_pb2.ChangesFrame()
         self._add_schemas(frame, judged.schemas)
         for _, number, error in judged.ended:
             if self._end_live(number):
                 frame.news.append(end_news(number, error))
         for _, number in judged.reloads:
-            self._reload(number)
+            self._restart(number)
         if frame.news or frame.tables:
             await self._send(frame)
         if judged.is_gap:
@@ -230,8 +230,8 @@ class ListenerStream:
             if failed := await self._read_again(table_id, wanted, start, end):
                 await self._send(broker_pb2.ChangesFrame(news=[end_news(n, error) for n, error in failed.items()]))
 
-    def _reload(self, number: int) -> None:
-        """Let a live subscription take all rows again."""
+    def _restart(self, number: int) -> None:
+        """End a live subscription and let it begin again with all rows."""
         if (one := self._live.pop(number, None)) is not None:  # else its client has ended it
             self._core.listening.unsubscribe([one.judged_as])
             self._beginnings.add(Beginning(one.wanted, ROWS, table_id=one.table_id, is_reload=True))
@@ -259,7 +259,7 @@ class ListenerStream:
 
     async def _begin_together(self, some: list[Beginning]) -> None:
         first = some[0]
-        described, wanted = await self._describe(some)
+        described, wanted = await self._send_table_versions(some)
         if not wanted:
             return
         table, position = described[-1], (first.offset, first.epoch)
@@ -273,7 +273,7 @@ class ListenerStream:
                 if not self._beginnings.starting:
                     return
         failed = await self._register(table.table_id, wanted)
-        end, epoch = self._business().visible_offset, self._business().epoch_at_end
+        end, epoch = self._find_business().visible_offset, self._find_business().epoch_at_end
         live = [one for one in wanted if one.number in self._live]
         for one in live:
             self._live[one.number].start = end
@@ -282,8 +282,8 @@ class ListenerStream:
         self._newest_start = max(self._newest_start, end)
         await self._announce_live([one.number for one in live], failed, end, epoch)
 
-    async def _describe(self, some: list[Beginning]) -> tuple[list[TableSchema], list[WantedSubscription]]:
-        """Send the versions of the table; return them, and the subscriptions that fit it."""
+    async def _send_table_versions(self, some: list[Beginning]) -> tuple[list[TableSchema], list[WantedSubscription]]:
+        """Send the versions of the table; return these, and the subscriptions that fit the table."""
         first = some[0]
         predicates = {one.wanted.number: one.wanted.predicate for one in some}
         described, unfit = await self._reading.describe(
@@ -308,7 +308,7 @@ class ListenerStream:
             Lane.DETAILS,
             lambda done: listening.unsubscribe(done[0]),
             listening.subscribe,
-            self._business(),
+            self._find_business(),
             table_id,
             wanted,
             self,
@@ -330,7 +330,7 @@ class ListenerStream:
         live = [number for number in numbers if number in self._live]
         for number in live:
             frame.news.add(number=number, state=broker_pb2.LIVE)
-        if live and not self._business().open_cut:
+        if live and not self._find_business().open_cut:
             frame.changes.add(loaded=0, replayed=live, next_offset=end, epoch=epoch)
         if len(live) == len(self._live):
             self._position = self._judged = max(self._position, (end, epoch))
@@ -338,13 +338,13 @@ class ListenerStream:
         await self._send(frame)
         self._kept.advance(self._position[0])
 
-    def _business(self) -> Business:
+    def _find_business(self) -> Business:
         return self._core.catalogue.find(self.business)
 
     async def _read_again(
         self, table_id: int, wanted: Sequence[WantedSubscription], start: int, end: int, *, announces: bool = False
     ) -> dict[int, VenusError]:
-        """Send the changes between two offsets, matched without the rows before them; return ended subscriptions."""
+        """Send the changes between two offsets, matched without previous rows; return subscriptions that ended."""
         replay = await self._reading.open_replay(table_id, wanted, start)
         failed, at = dict(replay.refused), start
         while at < end and len(replay.table):
@@ -356,7 +356,7 @@ class ListenerStream:
                 if part.must_reload:
                     for number in replay.table.numbers:
                         replay.table.remove(number)
-                        self._reload(number)
+                        self._restart(number)
                 elif part.changes:
                     if announces and part.at_cut_end:
                         part.changes[-1].next_offset, part.changes[-1].epoch = position
@@ -372,7 +372,7 @@ class ListenerStream:
     # -- frames ----------------------------------------------------------------------------------------------------
 
     def _add_schemas(self, frame: broker_pb2.ChangesFrame, schemas: Iterable[change_pb2.TableSchema]) -> None:
-        """Add those versions of the client's tables that the client does not have yet."""
+        """Add to a frame the table versions that the client does not have yet."""
         for schema in schemas:
             if (schema.table_id, schema.version) not in self._known:
                 self._known.add((schema.table_id, schema.version))
@@ -383,7 +383,7 @@ class ListenerStream:
         price = frame_cost(frame)
         while not (self._credit.allows(price) and (price <= self.window.room or not self.window.outstanding)):
             self._wake.clear()
-            self._raise_end()
+            self._raise_if_ended()
             if self._eof:
                 raise ClientLost("the client has left")
             silent_s = time.monotonic() - self._returned_at
@@ -432,7 +432,7 @@ class ListenerStream:
         wanted = WantedSubscription(number, request.predicate)
         self._beginnings.add(Beginning(wanted, request.offset, request.epoch, request.table, tuple(request.columns)))
 
-    async def _read(self, frame: Any) -> None:
+    async def _read_frames(self, frame: Any) -> None:
         try:
             while True:
                 await self._on_frame(frame)

@@ -30,7 +30,7 @@ class LiveSubscription:
 
 @dataclass(slots=True)
 class LiveBatch:
-    """One batch as this stream sends it: its changes that match, and their size."""
+    """A matched batch that waits for the client: its changes for this stream, and their size."""
 
     judged: JudgedBatch
     changes: Sequence[broker_pb2.ChangedRows]
@@ -52,7 +52,7 @@ class Beginning:
 
     @property
     def together(self) -> tuple[object, ...]:
-        """The key of subscriptions that can read the queue together: equal for all of them."""
+        """A key that is equal for subscriptions that can read the queue together."""
         rows_of = self.wanted.number if self.offset == ROWS else 0
         return self.table.lower(), self.table_id, self.offset, self.epoch, rows_of
 
@@ -71,11 +71,11 @@ class Beginnings:
         return number in self._waiting or number in self.starting
 
     def add(self, one: Beginning) -> None:
-        """Let a subscription wait."""
+        """Queue a subscription that is to begin."""
         self._waiting[one.wanted.number] = one
 
     def end(self, number: int) -> None:
-        """Forget a subscription: its client does not want it any more, or it has ended."""
+        """Remove a subscription that its client ended, or that ended with an error."""
         self._waiting.pop(number, None)
         self.starting.discard(number)
 
@@ -93,7 +93,7 @@ class Beginnings:
 
 
 class ClientLost(Unavailable):
-    """The client has left, or does not read."""
+    """The client has left, or no longer reads."""
 
 
 class ClientSilent(ClientLost):
@@ -101,7 +101,7 @@ class ClientSilent(ClientLost):
 
 
 class WaitingChanges:
-    """Judged batches in the order of the log, up to `LIVE_BYTES_MAX`; beyond that one gap takes their place."""
+    """Judged batches that wait for the client, up to `LIVE_BYTES_MAX`; beyond that, one gap replaces them."""
 
     def __init__(self) -> None:
         self._batches: deque[LiveBatch] = deque()
@@ -121,14 +121,14 @@ class WaitingChanges:
         self._batches.append(LiveBatch(judged, changes, nbytes, bool(judged.is_gap or judged.ended or judged.reloads)))
         self._nbytes += nbytes
         if self._nbytes > LIVE_BYTES_MAX:
-            self._forget()
+            self._replace_by_gap()
 
     def drop_first(self) -> None:
         """Remove the oldest batch."""
         self._nbytes -= self._batches.popleft().nbytes
 
-    def _forget(self) -> None:
-        """Drop changes that wait: the client is slow, and reads them from the queue later."""
+    def _replace_by_gap(self) -> None:
+        """Replace the waiting batches by one gap: the slow client gets their changes from the queue later."""
         last = self._batches[-1].judged
         gap = JudgedBatch(last.business, 0, last.next_offset, last.epoch, is_gap=True)
         for batch in self._batches:  # reading the queue again would not show these news

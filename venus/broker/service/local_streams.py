@@ -75,6 +75,7 @@ class LocalServer:
         return task
 
     async def _run(self, context: LocalContext, handler: Handler) -> None:
+        """Run the handler of a stream, then end the stream for the client."""
         is_serving = self._server is not None
         context.end(await run_handler(handler, context) if is_serving else stopping_error(self._address))
 
@@ -139,7 +140,7 @@ class LocalContext(asyncio.Protocol):
         self._writable.set()
 
     def data_received(self, data: bytes) -> None:
-        """Take pieces of the client; a bad one ends the connection."""
+        """Handle the pieces that arrived from the client; an invalid one ends the connection."""
         if self._transport.is_closing():
             return
         self._heard_at, self._pinged_at = time.monotonic(), None
@@ -151,10 +152,11 @@ class LocalContext(asyncio.Protocol):
             self.end(error)
 
     def _on_piece(self, kind: PieceKind, content: bytes) -> None:
+        """Handle one piece from the client: the opening of the stream, a frame, the end, a ping or its answer."""
         if kind is PieceKind.OPEN:
             self._open(content.decode("ascii", errors="replace"))
         elif kind is PieceKind.FRAME:
-            self._take(content)
+            self._queue_frame(content)
         elif kind is PieceKind.END:
             self._has_all = True
             self._arrived.set()
@@ -164,11 +166,12 @@ class LocalContext(asyncio.Protocol):
             raise ProtocolError("a client of a local stream sent an error")
 
     def _open(self, method: str) -> None:
+        """Find the handler of the method that the client opens. Raises ProtocolError."""
         if self._handler is not None or method not in self._server.handlers:
             raise ProtocolError(f"a local stream cannot be opened for {method!a}")
         self._handler, self._parse = self._server.handlers[method], frame_opener(stream_types(method)[0])
 
-    def _take(self, content: bytes) -> None:
+    def _queue_frame(self, content: bytes) -> None:
         """Queue a frame for the handler, and start the handler with the first one."""
         if self._handler is None or self._has_all:
             raise ProtocolError("a frame came before its local stream was opened, or after its end")
@@ -190,7 +193,7 @@ class LocalContext(asyncio.Protocol):
         return min(silence_s / 2, timeout_s / 2, max(CHECK_S_MIN, due - now))
 
     def _check(self) -> None:
-        """Cut a client that opens no stream or answers no ping. While the broker does not read, send a sign of life.
+        """Disconnect a client that opens no stream or answers no ping. Send it a sign of life while reading is paused.
 
         Silence alone is no reason to cut a client: the broker itself may not have run or read for that long.
         """

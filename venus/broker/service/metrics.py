@@ -39,7 +39,7 @@ _MIRROR_GAUGES: tuple[tuple[str, str, Callable[[broker_pb2.MirrorStatus], float]
 
 
 def mirror_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
-    """Yield the families of mirrors; none at the home."""
+    """Yield the metric families of mirrors; none at the home."""
     rows = [(entry.business, entry.mirror) for entry in status.businesses if entry.HasField("mirror")]
     if not rows:
         return
@@ -77,7 +77,7 @@ _OVERLAY_COUNTERS: tuple[tuple[str, str, Callable[[broker_pb2.OverlayStatus], fl
 
 
 def overlay_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
-    """Yield the families of the overlay; none if it is off."""
+    """Yield the metric families of the overlay; none if it is off."""
     if not status.HasField("overlay"):
         return
     for name, text, read in _OVERLAY_GAUGES:
@@ -183,7 +183,7 @@ def adapter_reports(status: broker_pb2.BrokerStatus) -> Iterable[tuple[str, str,
 
 
 def add_samples(family: F, samples: Iterable[tuple[Sequence[str], float]]) -> F:
-    """Return the family with these samples: labels and value."""
+    """Add samples (labels and value) to a metric family, and return the family."""
     for labels, value in samples:
         family.add_metric(labels, value)
     return family
@@ -204,7 +204,7 @@ class StatusCollector(Collector):
         self._alarms, self._sent = alarms, sent
 
     def collect(self) -> Iterable[Metric]:
-        """Yield every family."""
+        """Yield every metric family of the status."""
         for name, text, read in BROKER_GAUGES:
             yield GaugeMetricFamily(name, text, value=read(self._status))
         rss = psutil.Process().memory_info().rss
@@ -269,6 +269,7 @@ class StatusCollector(Collector):
         return sent, failing
 
     def _oldest_half(self) -> Metric:
+        """Return the age of the oldest undecided half message of each business."""
         family = GaugeMetricFamily(
             "venus_oldest_half_age_seconds", "Age of the oldest half message without a decision", labels=["business"]
         )
@@ -276,6 +277,7 @@ class StatusCollector(Collector):
         return add_samples(family, ((labels, ms / 1000) for labels, ms in oldest_ms))
 
     def _consumers(self) -> Iterable[Metric]:
+        """Yield the positions, backlogs and unaccounted rows of the consumer groups."""
         rows = [([b.business, c.group], c) for b in self._status.businesses for c in b.consumers]
         labels = ["business", "group"]
         for name, text, read in CONSUMER_GAUGES:
@@ -288,7 +290,7 @@ class StatusCollector(Collector):
         yield add_samples(GaugeMetricFamily("venus_unaccounted_rows", text, labels=labels), counts)
 
     def _replicas(self) -> Iterable[Metric]:
-        """Yield the families of replication; none for a standalone broker."""
+        """Yield the metric families of replication; none for a standalone broker."""
         rows = [(b.business, b.replication) for b in self._status.businesses if b.HasField("replication")]
         for name, text, read in REPLICATION_GAUGES if rows else ():
             yield add_samples(GaugeMetricFamily(name, text, labels=["business"]), (([b], read(r)) for b, r in rows))
@@ -345,6 +347,7 @@ class StatusCollector(Collector):
         return paused, held, waiting, age
 
     def _tables(self) -> Metric:
+        """Return the committed changes of each table."""
         family = CounterMetricFamily(
             "venus_table_changes", "Committed changes of a table", labels=["business", "table"]
         )
@@ -352,6 +355,7 @@ class StatusCollector(Collector):
         return add_samples(family, (([b, f"{t.namespace}.{t.name}"], t.committed_changes) for b, t in tables))
 
     def _counters(self) -> Iterable[Metric]:
+        """Yield the broker's counters of each business."""
         for name in sorted({name for business in self._status.businesses for name in business.counters}):
             family = CounterMetricFamily(f"venus_{name}", f"Counter {name} of the broker", labels=["business"])
             yield add_samples(family, (([b.business], b.counters.get(name, 0)) for b in self._status.businesses))

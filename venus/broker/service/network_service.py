@@ -24,7 +24,7 @@ class NetworkService(network_pb2_grpc.NetworkServicer):
     async def Where(  # type: ignore[override]  # noqa: N802
         self, request: network_pb2.WhereRequest, context: Context
     ) -> network_pb2.WhereAnswer | None:
-        """Return the sets for a client."""
+        """Return the sets that a client may use, the nearest first."""
         async with abort_on_error(context):
             return await self._bridge.run_blocking(Lane.CONTROL, self._exchange.where, request)
         return None
@@ -32,7 +32,7 @@ class NetworkService(network_pb2_grpc.NetworkServicer):
     async def Report(  # type: ignore[override]  # noqa: N802
         self, request: network_pb2.NetworkReport, context: Context
     ) -> network_pb2.NetworkReport | None:
-        """Record what a set below reports."""
+        """Record the sets that a set below reports; return the sets known here."""
         async with abort_on_error(context):
             return await self._bridge.run_blocking(Lane.CONTROL, self._exchange.on_report, request)
         return None
@@ -40,7 +40,7 @@ class NetworkService(network_pb2_grpc.NetworkServicer):
     async def Share(  # type: ignore[override]  # noqa: N802
         self, _: network_pb2.NetworkReport, context: Context
     ) -> network_pb2.NetworkReport | None:
-        """Return what this broker knows."""
+        """Return the sets known here, for a broker of the same cluster."""
         async with abort_on_error(context):
             return await self._bridge.run_blocking(Lane.CONTROL, self._exchange.on_share)
         return None

@@ -24,7 +24,7 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
     async def Exchange(  # type: ignore[override]  # noqa: N802
         self, request: overlay_pb2.OverlayExchange, context: Context
     ) -> overlay_pb2.OverlayExchange | None:
-        """Exchange neighbours."""
+        """Exchange neighbours in the overlay with another broker."""
         async with abort_on_error(context):
             return self._wire.encode_exchange(self._overlay.on_exchange(self._wire.decode_exchange(request)))
         return None
@@ -32,7 +32,7 @@ class OverlayService(overlay_pb2_grpc.OverlayServicer):
     async def Route(  # type: ignore[override]  # noqa: N802
         self, request: overlay_pb2.RouteRequest, context: Context
     ) -> overlay_pb2.RouteAnswer | None:
-        """Forward a message, or accept it."""
+        """Forward a message with subscriptions, or accept it here."""
         async with abort_on_error(context):
             return self._wire.encode_result(await self._overlay.on_route(self._wire.decode_routed(request)))
         return None

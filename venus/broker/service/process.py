@@ -133,7 +133,7 @@ async def run(
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BrokerServices:
-    """The parts of a broker in its event loop."""
+    """The serving parts of a broker: gRPC, HTTP, replication and monitors, in its event loop."""
 
     access: AccessControl
     replication: Replication | None
@@ -248,6 +248,7 @@ def build_overlay(settings: Settings, bridge: LoopBridge, replication: Replicati
     """Return this broker's part in the overlay, None if it is off. Brokers of a cluster know each other's addresses."""
 
     def known_addresses() -> list[str]:
+        """Return the addresses of the live brokers of the cluster."""
         return [one.address for one in live_brokers(replication)]
 
     if not settings.matching.overlay:
@@ -274,6 +275,7 @@ def build_network(
     """Return the network of this broker's set. In a cluster the leader of each business pulls."""
 
     def may_pull(business: str) -> None:
+        """Wait until this broker leads the business. Raises NotLeader, Unavailable."""
         if replication is not None:
             asyncio.run_coroutine_threadsafe(replication.gate.admit_producer(business), loop).result(MAY_PULL_S)
 
@@ -336,10 +338,12 @@ def serve(settings: Settings, announce: Callable[[Addresses], None] | None = Non
     prepare_process()
 
     def on_ready(addresses: Addresses) -> None:
+        """Announce the addresses once the broker serves."""
         freeze_objects()
         (announce or announcer(broker.data_dir))(addresses)
 
     async def main() -> None:
+        """Run the broker until a stop signal."""
         stop = asyncio.Event()
         for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -389,6 +393,7 @@ class RunningBroker:
         self._thread.join(THREAD_TIMEOUT_S)
 
     def _main(self) -> None:
+        """Run the broker in its thread; keep the error that ends it."""
         try:
             event_loop.run(self._run())
         except BaseException as error:  # `start` raises it in its thread
@@ -399,10 +404,12 @@ class RunningBroker:
             self._ready.set()
 
     async def _run(self) -> None:
+        """Run the broker until `stop`."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         await run(self._settings, self._limits, self._stop, self._on_ready, self._on_fatal, in_process=self._in_process)
 
     def _on_ready(self, addresses: Addresses) -> None:
+        """Record the addresses of the broker, and let `start` return."""
         self.address, self.http_address, self.page = addresses.grpc, addresses.http, addresses.page
         self._ready.set()
 

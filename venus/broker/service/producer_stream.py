@@ -43,7 +43,7 @@ ANSWER_WITHIN_S = 0.05
 
 
 class ProducerOutbox:
-    """Answers to a producer, coalesced until the stream sends them; a newer answer replaces the older ones.
+    """Answers that wait to be sent to a producer; a newer answer replaces older ones of its kind.
 
     Its size is bounded: numbers are merged, and there are at most as many rollbacks and reviews as half messages.
     """
@@ -84,6 +84,7 @@ class ProducerOutbox:
             self._timer = asyncio.get_running_loop().call_later(ANSWER_WITHIN_S, self._on_timer)
 
     def _on_timer(self) -> None:
+        """Send the answers that could wait."""
         self._timer = None
         if self:
             self.wake.set()
@@ -179,7 +180,7 @@ class ProducerStream:
 
     @property
     def is_over(self) -> bool:
-        """Whether the stream takes nothing more. Works in any thread."""
+        """Whether the stream accepts nothing more. Works in any thread."""
         return self._eof or self._error is not None
 
     def hear(self) -> None:
@@ -216,6 +217,7 @@ class ProducerStream:
     # -- from the producer ---------------------------------------------------------------------------------------
 
     async def _read(self, frame: Any) -> None:
+        """Process the producer's frames until it leaves or an error ends the stream."""
         try:
             while True:
                 await self._take(frame)
@@ -234,6 +236,7 @@ class ProducerStream:
             self.end(VenusError(f"the broker failed to read a frame: {error!r}"))
 
     async def _next_frame(self) -> Any:
+        """Return the next frame with an intact seal; ask again for half messages of a damaged frame."""
         while True:
             frame = await self._context.read()
             if frame is not grpc.aio.EOF:
@@ -243,7 +246,7 @@ class ProducerStream:
             self._ask_again("a frame's seal is broken")
 
     async def _take(self, frame: broker_pb2.ProducerFrame) -> None:
-        """Process a frame; decisions on earlier batches do not wait for its half messages."""
+        """Process a frame. Decisions on earlier batches do not wait for the frame's half messages."""
         if frame.HasField("report"):
             self._service.service_status.reports.record(self.business, SOURCE, frame.report, now_us())
             self._core.producers.record_fill(self.business, is_filling=bool(frame.report.figures.fills))
@@ -261,6 +264,7 @@ class ProducerStream:
             self._take_committed(frame)
 
     async def _take_halves(self, frame: broker_pb2.ProducerFrame) -> None:
+        """Submit the half messages of a frame; ask again for damaged ones and all that follow."""
         check_frame(frame.halves)
         good: list[ShippedHalf] = []
         skipped = 0
@@ -279,11 +283,12 @@ class ProducerStream:
         await self._submit(good)
 
     def _count_skipped(self, count: int) -> None:
-        """Count half messages that the stream does not take now."""
+        """Count half messages that the stream skips, because earlier ones must be sent again."""
         if count:
             self._core.producers.count(self.business, "skipped_halves", count)
 
     def _unpack_half(self, message: broker_pb2.Half) -> ShippedHalf | None:
+        """Return a half message with its decompressed body, None if the body is damaged."""
         try:
             body = self._decompressor.body(message)
         except DigestMismatch:
@@ -318,9 +323,9 @@ class ProducerStream:
             return
         with traffic.unsaved.count_received(self.business, nbytes) as received:
             for piece in traffic.split_halves(halves):
-                await self._hand_in(piece, received)
+                await self._submit_piece(piece, received)
 
-    async def _hand_in(self, halves: Sequence[ShippedHalf], received: ReceivedFrame) -> None:
+    async def _submit_piece(self, halves: Sequence[ShippedHalf], received: ReceivedFrame) -> None:
         """Wait for a slot of the disk, then give half messages to the core."""
         traffic, first, nbytes = self._service.traffic, halves[0].batch_no, _total_bytes(halves)
         asked_at = traffic.monotonic()
@@ -340,11 +345,12 @@ class ProducerStream:
         )
 
     def _throttle(self, pause_ms: int, *, taken: bool) -> None:
-        """Ask the producer to pause, and count that."""
+        """Ask the producer to pause, and count the request."""
         self.outbox.throttle(pause_ms, taken=taken)
         self._core.producers.count(self.business, "throttles", 1)
 
     def _take_decisions(self, decisions: Sequence[broker_pb2.Decision]) -> None:
+        """Give the core the producer's decisions, except unknown outcomes."""
         for decision in decisions:
             if decision.verdict == broker_pb2.UNKNOWN:
                 continue  # the local transaction has not ended: the next review asks again
@@ -362,7 +368,7 @@ class ProducerStream:
             self._hand_over(skip, self.on_decision_done, newest=frame.committed.last_batch)
 
     def _hand_over(self, future: Future[Any], settle: Callable[[Future[Any], int], None], newest: int = 0) -> None:
-        """Have the result of a command processed in the loop once the core has resolved it."""
+        """Let the event loop process the result of a command once the core has resolved it."""
         number = self.begin_flight(newest)
         self._service.bridge.call_when_done(future, lambda done: self.on_settled(done, number, settle))
 
@@ -374,7 +380,7 @@ class ProducerStream:
     # -- from the core, in the loop ----------------------------------------------------------------------------
 
     def on_settled(self, done: Future[Any], number: int, settle: Callable[[Future[Any], int], None]) -> None:
-        """Process a result of the core."""
+        """Process the result of a command that was given to the core."""
         self._in_flight -= 1
         try:
             settle(done, number)
@@ -389,6 +395,7 @@ class ProducerStream:
             self.outbox.wake.set()
 
     def _on_halves_saved(self, done: Future[HalvesResult], number: int, first: int, saved: Callable[[], None]) -> None:
+        """Release the slot of a saved piece, and process the result for its half messages."""
         saved()
         self.on_halves_done(done, number, first=first)
 

@@ -60,6 +60,7 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
                 self._lines.remove_follower(line)
 
     async def _read(self, line: FollowerStream, context: Context) -> None:
+        """Pass a follower's fetches to the host until the follower leaves."""
         try:
             while (frame := check_frame_seal(await context.read(), "a frame of a follower")) is not grpc.aio.EOF:
                 if frame.HasField("greeting"):
@@ -117,6 +118,7 @@ class ReplicaService(replica_pb2_grpc.ReplicaServicer):
     def _read_piece(
         self, copy: copies.BusinessCopy, place: copies.CopyPlace
     ) -> asyncio.Future[copies.CopyPiece | None]:
+        """Read the piece of a copy after a place, in a thread of the lane."""
         return asyncio.ensure_future(self._bridge.run_blocking(Lane.FULL_DATA, copy.read_after, place))
 
     def _check_greeting(self, greeting: replica_pb2.Greeting) -> Member:

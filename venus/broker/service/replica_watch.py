@@ -13,7 +13,7 @@ OTHERS_AFTER_S = 10.0
 
 
 class ReplicaWatch:
-    """Replicas that one consumer was given. `found` are those that are alive and in sync."""
+    """Replicas that one consumer was given to read from. `found` are those that are alive and in sync."""
 
     def __init__(self, found: Iterable[LiveBroker]) -> None:
         self.given = {broker.address: broker.site for broker in found if _is_preferred(broker)}
@@ -43,4 +43,5 @@ class ReplicaWatch:
 
 
 def _is_preferred(broker: LiveBroker) -> bool:
+    """Return whether a broker neither drains nor is degraded."""
     return not broker.draining and not broker.is_degraded

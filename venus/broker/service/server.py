@@ -107,7 +107,7 @@ class GrpcServer:
         core.homes.add_listener(lambda business, error: bridge.post(self.end_streams, business, error))
 
     def open_port(self, listen: str) -> int:
-        """Listen; return the port."""
+        """Listen for gRPC; return the port."""
         try:
             return self._open_port(listen)
         except RuntimeError as error:
@@ -134,6 +134,7 @@ class GrpcServer:
         )
 
     def _open_port(self, listen: str) -> int:
+        """Add a port to the gRPC server, with TLS if the broker has certificates; return its number."""
         files = self._access.files
         if files is None:
             return self._server.add_insecure_port(listen)

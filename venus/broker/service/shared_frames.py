@@ -28,7 +28,7 @@ AT_ONCE = 32
 
 
 class Turnstile:
-    """Queue of streams; the one that has waited longest goes first. Used in the event loop."""
+    """Queue that lets a few streams run in each turn of the event loop, those that waited longest first."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
@@ -46,7 +46,7 @@ class Turnstile:
         await turn
 
     def _let_through(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let the next streams run, and schedule the ones after them."""
+        """Let the next streams run; do so again in the next turn of the loop while others wait."""
         left = self._at_once
         while self._waiting and left:
             turn = self._waiting.popleft()
@@ -195,7 +195,7 @@ class SharedFrames:
     async def take(
         self, business: Business, wanted: FrameKey, read: Callable[[], ReadResult], *, from_memory: bool
     ) -> SharedFrame:
-        """Return the frame, kept or freshly read. With `from_memory` it is read without a thread."""
+        """Return a frame: kept, already being read, or read now. With `from_memory` no thread is used."""
         found = self._kept.get(wanted)
         if found is not None and found[0] is business:
             self._kept.move_to_end(wanted)
@@ -210,16 +210,18 @@ class SharedFrames:
         return await asyncio.shield(reading)  # others may still wait for it if this one is cancelled
 
     async def _read(self, business: Business, wanted: FrameKey, read: Callable[[], ReadResult]) -> SharedFrame:
+        """Read a frame in a thread of the lane, and keep the frame."""
         made = await self._bridge.run_blocking(Lane.INCREMENTS, self._read_frame, business, wanted, read)
         return self._keep(business, wanted, made)
 
     def _on_read(self, wanted: FrameKey, done: asyncio.Task[SharedFrame]) -> None:
-        """Forget a finished read."""
+        """Remove a finished read from the running ones."""
         del self._reading[wanted]
         if not done.cancelled():
             done.exception()  # marks its error as seen; the waiting callers raise it
 
     def _read_frame(self, business: Business, wanted: FrameKey, read: Callable[[], ReadResult]) -> SharedFrame:
+        """Read increments from the queue and encode them as a frame."""
         tail = business.visible_offset
         self.encoded += 1
         return encode_frame(wanted, read(), tail)
@@ -249,4 +251,5 @@ class SharedFrames:
 
 
 def _nbytes(made: SharedFrame) -> int:
+    """Return how much memory a kept frame uses."""
     return ENTRY_BYTES + (len(made.frame.content) if made.frame is not None else 0)

@@ -60,6 +60,7 @@ class SubscriptionReader:
     def _describe(
         self, table: str | int, offset: int, epoch: int, predicates: Mapping[int, str]
     ) -> tuple[list[TableSchema], dict[int, VenusError]]:
+        """Do the work of `describe`, in a thread of the lane."""
         business, unfit = self._core.catalogue.find_stored(self._name), dict[int, VenusError]()
         if offset >= 0:
             self._core.subscriptions.check_position(self._name, offset, epoch)
@@ -78,7 +79,7 @@ class SubscriptionReader:
     async def rows(
         self, wanted: WantedSubscription, table: TableSchema, bytes_max: int
     ) -> AsyncIterator[tuple[broker_pb2.ChangesFrame, Position]]:
-        """Yield frames with the rows inside a predicate, and their position; the last frame has it too."""
+        """Yield frames with the rows of a table that match a predicate, each with the position of the rows."""
         full_data, name = self._core.full_data, table.qualified_name
         request = broker_pb2.OpenSnapshotRequest(
             business=self._name,
@@ -125,10 +126,11 @@ class SubscriptionReader:
     # -- the queue -------------------------------------------------------------------------------------------------
 
     async def open_replay(self, table_id: int, wanted: Sequence[WantedSubscription], start: int) -> Replay:
-        """Return the subscriptions to a table that read the queue again from an offset on."""
+        """Prepare subscriptions to a table for reading the queue again from an offset on."""
         return await self._bridge.run_blocking(Lane.INCREMENTS, partial(self._open_replay, table_id, wanted, start))
 
     def _open_replay(self, table_id: int, wanted: Sequence[WantedSubscription], start: int) -> Replay:
+        """Do the work of `open_replay`, in a thread of the lane."""
         core, business = self._core, self._core.catalogue.find(self._name)
         described = load_schemas(core.store, business.number, table_id)
         before = find_batch(core.store, business, start - 1) if start > business.log_start else None
@@ -138,10 +140,11 @@ class SubscriptionReader:
     async def read_again(
         self, replay: Replay, start: int, end: int
     ) -> tuple[list[tuple[ReplayedBatch, Position]], int]:
-        """Match the next batches; return each with the position after it, and the offset of the first one left."""
+        """Match the next batches; return each with the position after it, and the offset from which to continue."""
         return await self._bridge.run_blocking(Lane.INCREMENTS, partial(self._read_again, replay, start, end))
 
     def _read_again(self, replay: Replay, start: int, end: int) -> tuple[list[tuple[ReplayedBatch, Position]], int]:
+        """Do the work of `read_again`, in a thread of the lane."""
         table_id = replay.table.newest.table_id
         result = self._core.subscriptions.read(self._name, start, REPLAY_BYTES, (table_id,))
         found: list[tuple[ReplayedBatch, Position]] = []
@@ -174,6 +177,7 @@ class KeptQueue:
         return kept
 
     def _attach(self) -> tuple[int, int]:
+        """Attach the stream to its group, or as a reader; return the token and the group's position (0 = none)."""
         business = self._core.catalogue.find(self._name)
         with business.lock:
             known = None if self._transient else business.consumers.get(self._group)
@@ -181,10 +185,11 @@ class KeptQueue:
         return self._attach_at(offset, transient=not is_known), offset if is_known else 0
 
     def _attach_at(self, offset: int, *, transient: bool) -> int:
+        """Attach the stream at an offset, from which the queue is kept; return the token."""
         return self._core.subscriptions.attach(self._name, self._group, offset, transient=transient)
 
     def _create_group(self, applied: int) -> int:
-        """Attach the new group at the offset that it has applied; another stream may already have created it."""
+        """Attach the stream's new group at the offset that the client has applied; the group may exist by now."""
         business = self._core.catalogue.find(self._name)
         with business.lock:
             known = business.consumers.get(self._group)
@@ -226,11 +231,12 @@ class KeptQueue:
         self._token = 0
 
     def _detach_later(self, token: int) -> None:
-        """Detach an attachment in the background."""
+        """End an attachment of the stream, in the background."""
         if token:
             self._bridge.run_in_background(Lane.CONTROL, self._detach, token)
 
     def _detach(self, token: int) -> None:
+        """End an attachment of the stream."""
         self._core.subscriptions.detach(self._name, self._group, token)
 
 

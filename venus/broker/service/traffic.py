@@ -66,6 +66,7 @@ def build_watermarks(settings: BrokerSettings) -> tuple[Watermark, ...]:
     wanted = settings.degrade
 
     def watermark(resource: str, high: float, unit: str, way_out: str, **more: Any) -> Watermark:
+        """Return the thresholds of one resource."""
         usual: dict[str, Any] = {"deepest": Lane.HALVES, "sustain_s": wanted.sustain_s}
         return Watermark(resource=resource, high=high, low=0.8 * high, unit=unit, way_out=way_out, **usual | more)
 
@@ -203,7 +204,7 @@ class Traffic:
         return self._behind_sum if self._behind.get(business, 0) > SMALL_BYTES else 0
 
     def split_halves(self, halves: Sequence[ShippedHalf]) -> Iterator[Sequence[ShippedHalf]]:
-        """Cut half messages into pieces that may be written to disk at once.
+        """Split half messages into pieces, each written to disk at once.
 
         Pieces are smaller while small commits are active, because those wait for a whole piece.
         """
@@ -252,7 +253,7 @@ class Traffic:
 
     @contextmanager
     def count_stream(self, business: str, who: str) -> Iterator[None]:
-        """Count a stream. Raises Overloaded while there are too many."""
+        """Count a stream while it runs. Raises Overloaded if there are too many."""
         slots = self.admission.streams
         if not slots.acquire():
             self.record_delay(Limiter.STREAMS, business, who, SLOT_RETRY_S)
@@ -283,7 +284,7 @@ class Traffic:
             self._left.set()
 
     def check_snapshot(self, business: str, holder: str) -> None:
-        """Raise Overloaded while no new snapshot may be opened."""
+        """Raise Overloaded if no new snapshot may be opened now."""
         if wait_s := self.admission.snapshot_wait_s(business, holder, self.monotonic()):
             raise Overloaded("full data is degraded: no new snapshot is made now", retry_after_s=wait_s)
 

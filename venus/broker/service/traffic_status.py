@@ -80,6 +80,7 @@ def _limiter_metrics(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
 
 
 def _lanes(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
+    """Return the metric families of the lanes."""
     degraded = GaugeMetricFamily(
         "venus_lane_degraded", "1 while a lane is degraded; lane 4 is degraded first", labels=["lane"]
     )
@@ -102,6 +103,7 @@ def _gauge_families(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
 
 
 def _windows(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
+    """Return the metric families of the consumers' windows."""
     labels = ["business", "group"]
     window = GaugeMetricFamily(
         "venus_consumer_window_bytes", "Bytes that may be in flight to a consumer", labels=labels
@@ -164,6 +166,7 @@ class TrafficStatus:
         status.alarms.extend(self._alarms(ahead_us))
 
     def _limiter_metrics(self, now: float, ahead_us: int, business: str) -> list[broker_pb2.BrakeStatus]:
+        """Describe the limiters that have delayed clients, of one business or of all."""
         return [
             broker_pb2.BrakeStatus(
                 brake=found.limiter.value,
@@ -179,6 +182,7 @@ class TrafficStatus:
         ]
 
     def _lanes(self, ahead_us: int) -> list[broker_pb2.LaneStatus]:
+        """Describe each lane: its threads, its waiting calls and its degradation."""
         degraded = {found.lane: found for found in self._traffic.admission.degradation.degraded.copy()}
         lanes = []
         for lane in Lane:
@@ -198,6 +202,7 @@ class TrafficStatus:
         return lanes
 
     def _gauges(self) -> list[broker_pb2.GaugeStatus]:
+        """Describe the gauges of flow control, each with its limit."""
         admission, limits = self._traffic.admission, self._traffic.admission.limits
 
         def gauge(name: str, value: float, limit: float, unit: str) -> broker_pb2.GaugeStatus:
@@ -226,6 +231,7 @@ class TrafficStatus:
         ]
 
     def _alarms(self, ahead_us: int) -> list[str]:
+        """Return an alarm for each degraded lane."""
         alarms = []
         for found in self._traffic.admission.degradation.degraded.copy():
             since = datetime.fromtimestamp((ahead_us / 1e6) + found.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -44,7 +44,7 @@ RUNNING = "running"
 
 
 class WatchedConsumer(Protocol):
-    """A consumer's stream."""
+    """A consumer's stream, as the load monitor sees it."""
 
     business: str
     group: str
@@ -89,6 +89,7 @@ class TrafficWatch:
             self._running.end()
 
     async def _run(self) -> None:
+        """Measure until cancelled: the latency of the loop often, the machine after some of these samples."""
         while True:
             look_s, looks = (QUIET_LOOK_S, 1) if self._quiet else (LOOK_S, LOOKS)
             due = time.monotonic() + look_s
@@ -121,9 +122,9 @@ class TrafficWatch:
         }
 
     def process_reading(self, late_s: float, machine: dict[str, float]) -> None:
-        """Process one reading."""
+        """Degrade or restore lanes and evaluate the health rules, from one reading."""
         now = self._traffic.monotonic()
-        readings = self._readings(late_s, machine, self._traffic.record_pauses())
+        readings = self._lane_readings(late_s, machine, self._traffic.record_pauses())
         degradation = self._traffic.admission.degradation
         for text in degradation.step(readings, now):
             logger.warning("%s", text)
@@ -134,14 +135,14 @@ class TrafficWatch:
             and not degradation.degraded
             and not any(consumer.unacknowledged_s(now) for consumer in consumers)
         )
-        for text in self._traffic.health.evaluate(self._facts(machine, consumers, now), now):
+        for text in self._traffic.health.evaluate(self._health_facts(machine, consumers, now), now):
             logger.warning("this broker is sub-healthy: %s", text)
         for consumer in consumers:
             if consumer.window.halve_if_slow(now):
                 self._traffic.record_wait(Limiter.CONSUMER, consumer.business, consumer.group, consumer.window.slow_s)
         self._core.scrub.is_degraded = self._traffic.has_degraded(Lane.DETAILS)
 
-    def _readings(self, late_s: float, machine: dict[str, float], rested_s: float) -> dict[str, float]:
+    def _lane_readings(self, late_s: float, machine: dict[str, float], rested_s: float) -> dict[str, float]:
         """Return the readings that may degrade lanes, by resource."""
         commits, space = self._core.commits, self._core.space
         stuck_s = max(0.0, commits.silent_s(time.monotonic()) - LOOK_S)
@@ -168,7 +169,9 @@ class TrafficWatch:
         own_percent = self._own_cpu / (psutil.cpu_count() or 1)
         return machine_percent if own_percent >= OWN_CPU_PART * machine_percent else 0.0
 
-    def _facts(self, machine: dict[str, float], consumers: list[WatchedConsumer], now: float) -> dict[str, float]:
+    def _health_facts(
+        self, machine: dict[str, float], consumers: list[WatchedConsumer], now: float
+    ) -> dict[str, float]:
         """Return the readings for the health rules."""
         found = {
             "crash": float(self._running.crashed.pop() if self._running.crashed else 0),

@@ -18,7 +18,7 @@ from venus.flow.write_queue import MemoryShares, WriteQueue, WriteSlot
 
 
 class Intake:
-    """The numbers of the half messages of one stream: persisted, handed to the core, and expected next."""
+    """State of one stream's half messages: the numbers persisted, handed to the core, and expected next."""
 
     def __init__(self, through: int) -> None:
         self.through = through  # on disk and acknowledged
@@ -28,7 +28,7 @@ class Intake:
         self._void_through = 0  # submissions up to here came before the newest request to send again
 
     def can_take(self, batch_no: int) -> bool:
-        """Return whether the stream takes a half message now. One above the expected one will be sent again."""
+        """Return whether the stream takes a half message now. One above the expected number will be sent again."""
         return self.expected is None or batch_no <= self.expected
 
     def record_arrival(self, batch_no: int) -> None:
@@ -43,7 +43,7 @@ class Intake:
         return self._submitted
 
     def is_void(self, number: int) -> bool:
-        """Return whether a newer request to send again covers a submission."""
+        """Return whether a submission no longer counts, because its half messages were requested again."""
         return number <= self._void_through
 
     def request_again(self, batch_no: int) -> int:
@@ -68,7 +68,7 @@ class Intake:
 
 
 class UnsavedBytes:
-    """Accounting of unsaved bytes of all streams."""
+    """Accounting of the received bytes that are not on disk yet, of all producers' streams."""
 
     def __init__(self, sharing: MemoryShares, turns: WriteQueue) -> None:
         self._sharing, self._turns = sharing, turns
@@ -115,7 +115,7 @@ class UnsavedBytes:
         return turn
 
     def release_slot(self, turn: WriteSlot) -> None:
-        """Return a slot whose piece is not written."""
+        """Give back the disk slot of a piece that will not be written."""
         self._wake(self._turns.give_up(turn))
 
     def record_saved(self, business: str, turn: WriteSlot, took_s: float, waited_s: float) -> None:
@@ -124,7 +124,7 @@ class UnsavedBytes:
         self.remove_bytes(business, turn.nbytes, took_s)
 
     def remove_bytes(self, business: str, nbytes: int, took_s: float = 0.0) -> None:
-        """Uncount bytes that left memory. With `took_s` 0 they do not affect the measured rate."""
+        """Stop counting bytes that left memory. With `took_s` 0 they do not affect the measured rate."""
         self._sharing.remove(business, nbytes, took_s)
         if business in self._own and self._sharing.has_room(business, self._turns.size):
             self._own.pop(business).set()
@@ -150,7 +150,7 @@ class UnsavedBytes:
 
 
 class ReceivedFrame:
-    """Accounting of one frame. At its end, bytes that were not passed on are uncounted."""
+    """Accounting of one frame. At its end, the bytes that were not passed on are subtracted."""
 
     def __init__(self, unsaved: UnsavedBytes, business: str, nbytes: int) -> None:
         self._unsaved, self._business, self._left = unsaved, business, nbytes
@@ -165,5 +165,5 @@ class ReceivedFrame:
             self._unsaved.remove_bytes(self._business, self._left)
 
     def record_passed_on(self, nbytes: int) -> None:
-        """Record that a piece goes to the core; `UnsavedBytes.record_saved` uncounts it."""
+        """Record that a piece goes to the core; `UnsavedBytes.record_saved` subtracts its bytes."""
         self._left -= nbytes

@@ -27,7 +27,7 @@ _MODULUS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Checksum of the rows of a segment with a Sequence up to `as_of`, tombstones included.
+    """Checksum of a segment (a key range of a table): its rows with a Sequence up to `as_of`, tombstones included.
 
     The segment ends before the record_id `stop`, or at the end of the table (None). `replaced_max` counts newer rows
     that were removed permanently; each may have replaced one of these rows before.
@@ -40,24 +40,24 @@ class Segment:
     stop: bytes | None = None
 
     def plus(self, sequences: Sequences, sign: int = 1) -> Segment:
-        """Return the segment with these rows added, or subtracted; rows newer than `as_of` do not count."""
+        """Return the checksum with rows of these Sequences added, or subtracted; those above `as_of` do not count."""
         counted = sequences[sequences <= self.as_of]
         digest = (self.digest + sign * rows_digest(counted)) % _MODULUS
         return replace(self, count=self.count + sign * len(counted), digest=digest)
 
     def without(self, sequences: Sequences) -> Segment:
-        """Return the segment without rows that were removed permanently."""
+        """Return the checksum without rows of these Sequences, which were removed permanently."""
         newer = int((sequences > self.as_of).sum())
         return replace(self.plus(sequences, -1), replaced_max=self.replaced_max + newer)
 
     def encode(self) -> bytes:
-        """Return the stored form."""
+        """Encode the checksum as a stored record."""
         fixed = _RECORD.pack(self.as_of, self.count, self.digest, self.replaced_max, self.stop is not None)
         return fixed + (self.stop or b"")
 
 
 def decode(value: bytes) -> Segment:
-    """Read a stored record."""
+    """Decode a checksum from its stored record."""
     as_of, count, digest, replaced_max, bounded = _RECORD.unpack_from(value)
     return Segment(as_of, count, digest, replaced_max, value[_RECORD.size :] if bounded else None)
 
@@ -81,25 +81,25 @@ def sequences_of(values: Sequence[bytes]) -> Sequences:
 
 
 def load_segment(store: Store, business: Business, table_id: int, start: bytes) -> Segment | None:
-    """Return the record of the segment that starts at a record_id."""
+    """Return the stored checksum of the segment that starts at a record_id, None if there is none."""
     value = store.get(keys.STATE, keys.sum_prefix(business.number, table_id) + start)
     return decode(value) if value is not None else None
 
 
 def next_start(store: Store, business: Business, table_id: int, start: bytes) -> bytes | None:
-    """Return the start of the next segment; None if there is none."""
+    """Return the start of the next segment that has a checksum; None if there is none."""
     prefix = keys.sum_prefix(business.number, table_id)
     found = next(store.scan(keys.STATE, prefix + start + b"\0", keys.after_prefix(prefix), limit=1), None)
     return found[0][len(prefix) :] if found is not None else None
 
 
 def put_segment(batch: StoreBatch, business: Business, table_id: int, start: bytes, segment: Segment) -> None:
-    """Put the record of a segment."""
+    """Put the checksum of a segment into a write batch."""
     batch.put(keys.STATE, keys.sum_prefix(business.number, table_id) + start, segment.encode())
 
 
 def remove_segments(batch: StoreBatch, business: Business, table_id: int) -> None:
-    """Remove the records of a table whose rows are all removed."""
+    """Remove the checksums of a table whose rows are all removed."""
     prefix = keys.sum_prefix(business.number, table_id)
     batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
 
@@ -107,7 +107,7 @@ def remove_segments(batch: StoreBatch, business: Business, table_id: int) -> Non
 def subtract_rows(
     store: Store, batch: StoreBatch, business: Business, table_id: int, removed: Sequence[tuple[bytes, bytes]]
 ) -> None:
-    """Subtract removed rows, which come in the order of their keys, from the checksums."""
+    """Subtract removed rows, given in the order of their keys, from the checksums of their segments."""
     prefix = keys.sum_prefix(business.number, table_id)
     left = [(key[len(keys.row_prefix(business.number, table_id)) :], value) for key, value in removed]
     at = 0

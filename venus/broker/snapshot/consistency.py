@@ -1,8 +1,8 @@
 """Consistency check of the column families at start-up: none may be older than the others.
 
 RocksDB may open damaged files without an error although a part of the data is missing (store/files.py detects the known
-cases). But the log, the queue, the state and the full data are written in the same batches, so they can be compared
-with each other. Only the scan of the queue's records grows with the store: about 1 us for each batch that is kept.
+cases). But write batches span several families, so log, queue, state and full data can be compared with each other.
+Only the scan of the queue's records grows with the store: about 1 us for each batch that is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from venus.model import ChangeKind, Verdict
 
 
 def check_batch(store: Store, business: Business, place: QueuedBatch, body: bytes, *, rows_max: int = 0) -> int:
-    """Check that the full data has the rows of a batch, or newer ones; return how many were checked.
+    """Check that the full data has the rows of a batch, or newer ones; return how many rows were checked.
 
     The batch lies below the full data's offset. Of a large batch `rows_max` rows are checked, evenly spread; 0 means
     all of them. Raises Corruption.
@@ -44,6 +44,7 @@ def check_batch(store: Store, business: Business, place: QueuedBatch, body: byte
 
 
 def _check_section(store: Store, business: Business, place: QueuedBatch, section: ChangeSection, rows_max: int) -> int:
+    """Raise Corruption if a row of a section is missing or older in the full data; return how many were checked."""
     prefix = keys.row_prefix(business.number, section.table_id)
     record_ids = section.record_ids.split()
     step = max(1, section.count // rows_max) if rows_max else 1
@@ -88,16 +89,16 @@ _RECORD = np.dtype(
 
 
 def check_all(store: Store, businesses: Iterable[Business]) -> None:
-    """Check a loaded and replayed store. Raises Corruption."""
+    """Check that the column families of a loaded and replayed store agree. Raises Corruption."""
     found = list(businesses)
     _check_finding(store)
-    _check_strangers(store, {business.number for business in found} | _unfinished_copies(store))
+    _check_for_unknown_businesses(store, {business.number for business in found} | _unfinished_copies(store))
     for business in found:
         check_one(store, business)
 
 
 def check_one(store: Store, business: Business) -> None:
-    """Check one business. Raises Corruption."""
+    """Check that the log, queue, tables and full data of one business agree. Raises Corruption."""
     try:
         _check_log(store, business)
         _check_halves(store, business)
@@ -134,8 +135,8 @@ def _unfinished_copies(store: Store) -> set[int]:
     return {int(json.loads(mark)["number"]) for _, mark in store.scan_prefix(keys.STATE, keys.INSTALLING)}
 
 
-def _check_strangers(store: Store, known: set[int]) -> None:
-    """Check that no business has data without a record."""
+def _check_for_unknown_businesses(store: Store, known: set[int]) -> None:
+    """Raise Corruption if a column family has data of a business that has no record."""
     for family in (keys.RLOG, keys.QUEUE, keys.ROW):
         at = b""
         while (found := next(store.scan(family, at, b"", limit=1), None)) is not None:
@@ -146,6 +147,7 @@ def _check_strangers(store: Store, known: set[int]) -> None:
 
 
 def _check_log(store: Store, business: Business) -> None:
+    """Check that the log starts where the record says, and has every applied entry."""
     log, prefix = business.log, keys.log_key(business.number, 0)[:4]
     _require(log.end > log.applied, f"the log ends before entry {log.end}, entry {log.applied} was applied")
     oldest = next(store.scan(keys.RLOG, prefix, keys.after_prefix(prefix), limit=1), None)
@@ -154,6 +156,7 @@ def _check_log(store: Store, business: Business) -> None:
 
 
 def _check_halves(store: Store, business: Business) -> None:
+    """Check that log and state have the same undecided half messages."""
     state = business.committed
     wanted = state.last_batch + 1
     for found in state.halves:
@@ -166,7 +169,10 @@ def _check_halves(store: Store, business: Business) -> None:
 
 
 def _undecided_halves(store: Store, business: Business) -> list[tuple[int, int]]:
-    """Return number and index of the half messages without a decision in the log. All come after the queue's end."""
+    """Return batch number and log index of each half message that the log has and does not decide.
+
+    All of them come after the newest batch of the queue.
+    """
     prefix = keys.queue_key(business.number, 0)[:4]
     newest = store.find_before(keys.QUEUE, keys.after_prefix(prefix))
     start = business.log.start
@@ -204,7 +210,7 @@ def _check_queue(store: Store, business: Business) -> None:
 
 
 def _check_run(bases: Offsets, found: npt.NDArray[np.void], at: int, after: int | None) -> int:
-    """Check a run of records that starts at offset `at`, after `after` bytes; return the bytes at its end."""
+    """Check a run of queue records for gaps; it begins at offset `at` and byte `after`. Return its end in bytes."""
     ends = bases + found["count"].astype(np.int64)
     _require(int(bases[0]) == at, f"the queue has a gap at offset {at}")
     _require(bool((bases[1:] == ends[:-1]).all()), f"the queue has a gap behind offset {at}")
@@ -218,7 +224,7 @@ def _check_run(bases: Offsets, found: npt.NDArray[np.void], at: int, after: int 
 def walk_runs(
     store: Store, business: Business, offset: int, stop: int | None = None
 ) -> Iterator[tuple[Offsets, npt.NDArray[np.void], list[bytes]]]:
-    """Walk the records of a queue from an offset on; yield base offsets, compared fields and whole records.
+    """Read the records of a queue from an offset on; yield runs: base offsets, fields to compare, whole records.
 
     While the broker runs, `stop` must be a visible offset, because batches are being committed after it.
     """
@@ -237,13 +243,13 @@ def walk_runs(
 
 
 def walk_batches(store: Store, business: Business, offset: int, stop: int) -> Iterator[QueuedBatch]:
-    """Walk the batches of a queue between two offsets. Nothing stays open between two of them."""
+    """Yield the batches of a queue between two offsets. No iterator of the store stays open meanwhile."""
     for bases, _, values in walk_runs(store, business, offset, stop):
         yield from map(queue_index.decode, bases.tolist(), values)
 
 
 def _first_to_compare(store: Store, business: Business) -> int | None:
-    """Return the offset to begin at in a queue too long to be compared as a whole, else None."""
+    """Return the offset from which a very long queue is compared; None = the queue is compared as a whole."""
     kept = business.committed.next_offset - business.log_start
     if kept <= PLACES_MAX:
         return None
@@ -254,6 +260,7 @@ def _first_to_compare(store: Store, business: Business) -> int | None:
 
 
 def _check_full_data(store: Store, business: Business) -> None:
+    """Check that the position of the full data is the end of a batch in the queue."""
     reached, state = business.materialised, business.committed
     _require(
         business.log_start <= reached.offset <= state.next_offset,
@@ -277,6 +284,7 @@ def _check_full_data(store: Store, business: Business) -> None:
 
 
 def _check_tables(business: Business) -> None:
+    """Check that no table is ahead of the queue, and that each table with changes has a schema."""
     described = {table_id for table_id, _ in business.schemas}
     for table_id, figures in business.tables.items():
         _require(
@@ -289,7 +297,7 @@ def _check_tables(business: Business) -> None:
 
 
 def _sample(store: Store, business: Business) -> Iterator[QueuedBatch]:
-    """Yield the newest batches of the full data, and some spread over the queue."""
+    """Yield batches to compare with the full data: its newest ones, and some spread over the queue."""
     start, end = business.log_start, business.materialised.offset
     wanted = [start + (end - start) * i // SPREAD for i in range(SPREAD)] if end > start else []
     seen: set[int] = set()

@@ -33,7 +33,7 @@ _ENDS_MIN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotLease:
-    """A lease on a checkpoint. Its times are microseconds of the monotonic clock of this process."""
+    """A client's lease on a snapshot's checkpoint. Times are microseconds of this process's monotonic clock."""
 
     snapshot_id: str
     directory: str
@@ -83,7 +83,7 @@ class LeaseTable:
             self._pins[pin.snapshot_id] = pin
 
     def find_live(self, snapshot_id: str, now_us: int) -> SnapshotLease:
-        """Return a lease. Raises SnapshotExpired."""
+        """Return the lease of a snapshot. Raises SnapshotExpired if it has ended."""
         with self._lock:
             pin = self._pins.get(snapshot_id)
         if pin is None or pin.expires_at_us <= now_us:
@@ -111,7 +111,7 @@ class LeaseTable:
             return pin, last
 
     def expired_snapshots(self, now_us: int) -> list[str]:
-        """Return the snapshots whose leases are over. Each is returned once; the caller ends it."""
+        """Return the ids of snapshots whose leases are over. Each is returned once; the caller ends it."""
         found = []
         with self._lock:
             while self._ends and self._ends[0][0] <= now_us:
@@ -130,30 +130,30 @@ class LeaseTable:
 
     @property
     def remembered_ends(self) -> int:
-        """How many ends are in memory: those of all leases, and outdated ones."""
+        """How many end times of leases are in memory; some are outdated, because the lease was renewed or ended."""
         return len(self._ends)
 
     def directories(self) -> set[str]:
-        """Return the checkpoints with leases."""
+        """Return the names of the checkpoints that have a lease."""
         with self._lock:
             return set(self._users)
 
 
 @dataclass(slots=True, eq=False)
-class _Reader:
-    """An open checkpoint, and the number of its users."""
+class _OpenCheckpoint:
+    """A checkpoint that is open for reading, and the number of its users."""
 
     store: Store
     users: int = 0
 
 
 class Checkpoints:
-    """The checkpoints in one directory, by name; thread-safe."""
+    """The snapshots' checkpoints (copies of the store) in one directory, by name; thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._readers: dict[str, _Reader] = {}
+        self._opened: dict[str, _OpenCheckpoint] = {}
         self._going: set[str] = set()  # dropped, but not removed yet
 
     def path(self, name: str) -> Path:
@@ -162,34 +162,34 @@ class Checkpoints:
 
     @contextmanager
     def open_reader(self, name: str) -> Iterator[Store]:
-        """Open a checkpoint; it stays open for the next reader.
+        """Open a checkpoint as a store; it stays open for later readers.
 
         Raises SnapshotExpired if it was dropped because its last lease has just ended.
         """
         with self._lock:
-            reader = self._readers.get(name)
-            if name in self._going or (reader is None and not self.path(name).is_dir()):
+            opened = self._opened.get(name)
+            if name in self._going or (opened is None and not self.path(name).is_dir()):
                 raise SnapshotExpired("the snapshot was closed meanwhile", hint="open a new one and load again")
-            if reader is None:
-                reader = self._readers[name] = _Reader(Store(self.path(name), read_only=True))
-            reader.users += 1
+            if opened is None:
+                opened = self._opened[name] = _OpenCheckpoint(Store(self.path(name), read_only=True))
+            opened.users += 1
         try:
-            yield reader.store
+            yield opened.store
         finally:
             with self._lock:
-                reader.users -= 1
-                last = name in self._going and reader.users == 0
+                opened.users -= 1
+                last = name in self._going and opened.users == 0
             if last:
-                self._remove(name, reader)
+                self._remove(name, opened)
 
     def drop(self, name: str) -> None:
-        """Remove a checkpoint as soon as it has no reader."""
+        """Remove a checkpoint as soon as it has no users."""
         with self._lock:
             self._going.add(name)
-            reader = self._readers.get(name)
-            if reader is not None and reader.users:
-                return  # the last reader closes it
-        self._remove(name, reader)
+            opened = self._opened.get(name)
+            if opened is not None and opened.users:
+                return  # its last user closes it
+        self._remove(name, opened)
 
     def drop_others(self, names: Set[str]) -> None:
         """Remove all checkpoints except these."""
@@ -201,16 +201,16 @@ class Checkpoints:
     def close_all(self) -> None:
         """Close the open checkpoints; the files stay."""
         with self._lock:
-            readers, self._readers = list(self._readers.values()), {}
-        for reader in readers:
-            reader.store.close()
+            checkpoints, self._opened = list(self._opened.values()), {}
+        for opened in checkpoints:
+            opened.store.close()
 
-    def _remove(self, name: str, reader: _Reader | None) -> None:
+    def _remove(self, name: str, opened: _OpenCheckpoint | None) -> None:
         """Close a checkpoint and remove its files."""
         with self._lock:
-            self._readers.pop(name, None)
-        if reader is not None:
-            reader.store.close()
+            self._opened.pop(name, None)
+        if opened is not None:
+            opened.store.close()
         remove_store(self.path(name))
         with self._lock:
             self._going.discard(name)
@@ -272,7 +272,7 @@ class LeaseManager:
         return self._leases.all_leases(business.number if business is not None else None)
 
     def directories(self) -> set[str]:
-        """Return the checkpoints with leases. Each keeps files from being deleted."""
+        """Return the names of the checkpoints that have a lease. Each keeps files from being deleted."""
         return self._leases.directories()
 
     def find(self, snapshot_id: str) -> SnapshotLease | None:
@@ -295,7 +295,7 @@ class LeaseManager:
         return found
 
     def check_lease_s(self, asked_s: int) -> int:
-        """Return the length of a requested lease; a request of 0 gets the default. Raises Refused."""
+        """Return the length of a requested lease, the default if 0 is requested. Raises Refused if it is too long."""
         if asked_s > self._lease_s_max:
             raise Refused(
                 f"a lease of {asked_s} s is too long: this broker gives {self._lease_s_max} s at most",
@@ -308,9 +308,9 @@ class LeaseManager:
         return self.clock_us() + lease_s * 10**6
 
     def first_lease_end_us(self, lease_s: int, *, confirms: bool) -> int:
-        """Return the end of a new lease. With `confirms` its holder renews it at once, so it starts short.
+        """Return the end of a new lease; it is near if the holder `confirms` the lease by renewing it at once.
 
-        If the answer to the holder is lost, the lease ends soon.
+        So a lease whose id never reached its holder ends soon.
         """
         return self.lease_end_us(min(lease_s, UNCONFIRMED_S) if confirms else lease_s)
 
@@ -320,17 +320,17 @@ class LeaseManager:
         self._store_lease(pin).result()
 
     def complete(self, pin: SnapshotLease) -> None:
-        """Replace a lease by a completed one, and wait until it is stored. Raises SnapshotExpired."""
+        """Store a lease whose plan is complete now, and wait until it is stored. Raises SnapshotExpired."""
         pin = replace(pin, is_planned=True)
         self._leases.replace(pin)
         self._store_lease(pin).result()
 
     def find_live(self, snapshot_id: str) -> SnapshotLease:
-        """Return a lease. Raises SnapshotExpired."""
+        """Return the lease of a snapshot. Raises SnapshotExpired if it has ended."""
         return self._leases.find_live(snapshot_id, self.clock_us())
 
     def renew(self, snapshot_id: str, *, always: bool = False) -> SnapshotLease:
-        """Return a lease, extended by its length if a quarter of it is over. Raises SnapshotExpired."""
+        """Return a lease; extend it by its length if a quarter of it is over, or `always`. Raises SnapshotExpired."""
         pin = self.find_live(snapshot_id)
         if always or pin.expires_at_us - self.clock_us() < pin.lease_s * _RENEWED_BELOW_US:
             pin = replace(pin, expires_at_us=self.lease_end_us(pin.lease_s))
@@ -339,7 +339,7 @@ class LeaseManager:
         return pin
 
     def expired_snapshots(self) -> list[str]:
-        """Return the snapshots whose leases are over. Each is returned once; the caller ends it."""
+        """Return the ids of snapshots whose leases are over. Each is returned once; the caller ends it."""
         return self._leases.expired_snapshots(self.clock_us())
 
     def end(self, snapshot_id: str) -> str:

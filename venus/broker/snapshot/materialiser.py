@@ -1,7 +1,8 @@
-"""The full data: committed batches become rows, one per record_id (VENUS 3.3, table 3).
+"""The materialiser builds the full data: committed batches become rows, one per record_id (VENUS 3.3, table 3).
 
-The materialiser runs in its own thread, off the acknowledgement path, in steps of bounded size (step.py). It also makes
-checkpoints, between two steps at the end of a cut, so a snapshot never shows half a transaction of the source.
+It runs in its own thread, off the acknowledgement path, in steps of bounded size (step.py). It also makes checkpoints,
+between two steps at the end of a cut, so that a snapshot shows whole transactions of the source. A checkpoint is made
+within a cut only if the cut's end does not come within CUT_END_WAIT_S, or if a mirror has no more of the cut yet.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class MaterialiserPacing:
         self._pause = pause
 
     def step_bytes(self) -> int:
-        """Return the limit of bytes in one step."""
+        """Return how many bytes of batches the next step may take."""
         return self._precedence.slice_bytes(STEP_BYTES_MAX, STEP_BYTES_LEAST, self._monotonic())
 
     def must_pause(self) -> bool:
@@ -111,7 +112,7 @@ class _CheckpointRequest:
 
 
 class Materialiser:
-    """The thread that turns the queue into rows."""
+    """The thread that turns the batches of the queue into the rows of the full data."""
 
     def __init__(
         self,
@@ -146,11 +147,11 @@ class Materialiser:
         self._thread = threading.Thread(target=self._run, name="venus-materialise", daemon=True)
 
     def observe(self, observer: FoldObserver) -> None:
-        """Set the observer that is notified of every folded batch, from the next step on."""
+        """Set the observer that is notified of each batch that becomes rows, from the next step on."""
         self._step.observer = observer
 
     def start(self, businesses: Sequence[Business]) -> None:
-        """Start the thread with these businesses."""
+        """Start the thread, and let it work first on these businesses."""
         self._pending.update(businesses)
         self._thread.start()
 
@@ -163,7 +164,7 @@ class Materialiser:
             self._thread.join()
 
     def notify(self, business: Business) -> None:
-        """Record that a business has new batches or rows."""
+        """Record that a business has new batches, or new rows of a mirror's full data."""
         with self._changed:
             begins = not self._pending
             self._pending.add(business)
@@ -171,7 +172,7 @@ class Materialiser:
                 self._changed.notify_all()
 
     def checkpoint(self, business: Business, path: Path) -> Future[None]:
-        """Request a checkpoint at the end of a cut, with everything visible now."""
+        """Request a checkpoint of the store with everything visible now, if possible at the end of a cut."""
         future: Future[None] = Future()
         deadline = self._monotonic() + CUT_END_WAIT_S
         with self._changed:
@@ -211,6 +212,7 @@ class Materialiser:
     # -- the thread --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Work on businesses until the thread must end; then fail the requests that still wait."""
         try:
             while self._wait():
                 self._drop_leaving()
@@ -255,7 +257,7 @@ class Materialiser:
         return False
 
     def _must_rest(self, business: Business) -> bool:
-        """Return whether the full data waits until this replica is in sync. Works in any thread."""
+        """Return whether a business must wait because this replica still catches up. Works in any thread."""
         if not self._catches_up(business):
             business.catches_up_since = None
             return False
@@ -270,7 +272,7 @@ class Materialiser:
         )
 
     def _run_round(self) -> None:
-        """Take one step for each business with work, then tidy up."""
+        """Take one step for each business with work, make due checkpoints, and let scavenger and scrub work."""
         large = False
         # in the order of their keys, so that a file of RocksDB spans few businesses and is merged with few files
         for business in sorted(self._pending, key=lambda found: found.number):
@@ -312,13 +314,13 @@ class Materialiser:
             return self._changed.wait_for(lambda: self._stopping or bool(self._leaving), seconds)
 
     def _is_done(self, business: Business, *, took: bool) -> bool:
-        """Return whether a business has no work now. A mirror's full data comes in pieces without offsets."""
+        """Return whether a business has no work now. Rows of a mirror's full data have no offsets to compare."""
         if took and business.committed.mirror is not None:
             return False
         return business.materialised.offset >= business.visible_offset or not business.is_filled
 
     def _drop_leaving(self) -> None:
-        """Drop the businesses for which `forget` was called, and resolve its futures."""
+        """Drop the businesses for which `forget` was called, and resolve the futures that it returned."""
         with self._changed:
             leaving, self._leaving = self._leaving, []
             for business, _ in leaving:
@@ -359,7 +361,7 @@ class Materialiser:
                 self._pacing.pause_after(began)
 
     def _abandon(self, error: BaseException) -> None:
-        """Fail all waiting requests because the thread ends."""
+        """Fail all waiting requests, because the thread ends."""
         with self._changed:
             self._stopping = True
             wanted, self._wanted = self._wanted, []
@@ -372,5 +374,5 @@ class Materialiser:
 
 
 def business_offset(business: Business) -> int:
-    """Return the offset of the full data of a business."""
+    """Return the offset up to which the full data of a business has the changes."""
     return business.materialised.offset

@@ -1,6 +1,6 @@
 """Offline check of a broker's whole data directory: `venus broker --check`.
 
-It writes only RocksDB's own message log. It yields all findings instead of raising the first one.
+The check writes only RocksDB's own message log. It yields all findings instead of raising the first one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CACHE_BYTES = 48 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """The result of one check; `finding` is empty if it found no fault."""
+    """The result of one check: `what` was checked, what was `seen`, and the `finding`, empty if there is no fault."""
 
     what: str
     seen: str = ""
@@ -60,6 +60,7 @@ def check_directory(data_dir: Path) -> Iterator[CheckResult]:
 
 @contextmanager
 def _lock_directory(path: Path) -> Iterator[None]:
+    """Hold RocksDB's lock on a store's directory. Raises Refused if a broker runs on it."""
     descriptor = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,6 +74,7 @@ def _lock_directory(path: Path) -> Iterator[None]:
 
 
 def _check_content(store: Store) -> Iterator[CheckResult]:
+    """Check that the column families agree, then check each business."""
     found = store.get(keys.STATE, keys.FORMAT)
     if found != FORMAT:
         shown = (found or b"no").decode(errors="replace")
@@ -96,6 +98,7 @@ def _check_content(store: Store) -> Iterator[CheckResult]:
 
 
 def _check_business(store: Store, business: Business) -> Iterator[CheckResult]:
+    """Check the log, the queue and each table of one business."""
     reached = business.committed.next_offset
     queue = f"log and queue, offsets {business.log_start} to {reached}, full data at {business.materialised.offset}"
     yield _run_check(business.name, scrub.check_queue(store, business, rows_of_batch=0), queue)
@@ -113,7 +116,7 @@ def _check_business(store: Store, business: Business) -> Iterator[CheckResult]:
 
 
 def _run_check(what: str, pieces: Iterator[int], seen: str) -> CheckResult:
-    """Run one check to its end; return its finding, or what it has seen."""
+    """Run one check to its end; return its finding, or `seen` formatted with the number of rows."""
     try:
         rows = sum(pieces)
     except Corruption as error:
@@ -122,6 +125,7 @@ def _run_check(what: str, pieces: Iterator[int], seen: str) -> CheckResult:
 
 
 def _check_snapshots(directory: Path) -> Iterator[CheckResult]:
+    """Check that the files of each snapshot match its seal."""
     for found in sorted(directory.iterdir()) if directory.is_dir() else ():
         broken = files.find_broken_seal(found)
         finding = f"{found}: {broken}; a broker drops it, and its loader opens a new one" if broken else ""

@@ -1,4 +1,4 @@
-"""Reading of the rows of a cut in key ranges, with totals for loaders.
+"""Reads the rows of a snapshot in key ranges (splits), with totals for loaders.
 
 `ChunkReader` keeps nothing open between two chunks. So a reader may take as long as it likes, stop without resuming, or
 resume after any record_id it has seen. Rows are sent in stored form, without tombstones and rows outside the filters.
@@ -42,7 +42,7 @@ Choose = Callable[[StoredRows], StoredRows]
 
 
 def refused_tables(where: tuple[RowFilter, ...], schemas: Iterable[change_pb2.TableSchema]) -> set[int]:
-    """Return the tables that a filter does not fit. They are not read."""
+    """Return the ids of tables that their filter does not fit; these tables are not read."""
     found = fit_filters(where, map(schemas_codec.from_wire, schemas)) if where else {}
     return {table_id for table_id, one in found.items() if one.refused}
 
@@ -60,7 +60,7 @@ def row_chooser(
 
 
 def _choose_rows(found: FittedFilter, known: dict[int, TableSchema], rows: StoredRows) -> StoredRows:
-    """Apply the predicate as of the cut to rows of every version."""
+    """Return the rows that match a filter; the predicate as of the cut applies to rows of every version."""
     predicate = found.predicate_at(max(known)) if not found.refused else None
     inside = np.zeros(len(rows), dtype=np.bool_)
     if predicate is None:
@@ -81,7 +81,7 @@ def _choose_masked(choose: Choose | None, masks: BorderMasks, table_id: int, row
 
 
 def describe_rows(snapshot: broker_pb2.Snapshot, here: str, levels: Levels, where: tuple[RowFilter, ...]) -> None:
-    """Describe the rows of a snapshot by the filters of all sets on the path and those of its reader."""
+    """Add to a snapshot which rows it has: the filters of all sets from the home to here, and its reader's own."""
     every = (*levels, where) if where else levels
     ids = find_partial_tables(every, snapshot.schemas)
     rows = partial_tables(every, (schemas_codec.from_wire(one) for one in snapshot.schemas if one.table_id in ids))
@@ -94,7 +94,7 @@ _NONE = StoredRows(pack_items([]))
 
 
 class ChunkReader:
-    """Reader of one key range, ordered by record_id.
+    """Reads one key range of a snapshot in chunks, ordered by record_id.
 
     `counted` has the totals of the rows up to `after`; `choose` selects the wanted rows.
     """
@@ -145,6 +145,7 @@ class ChunkReader:
         return SealedChunk.of(body)
 
     def _find_end(self, store: Store) -> None:
+        """Find the last key of the range, or that the range is empty."""
         self._end = store.find_before(keys.ROW, self._stop)
         self.done = self._end is None or self._end[0] < self._at
 
@@ -165,7 +166,7 @@ _CHUNK_BYTES_MIN, _CHUNK_BYTES_MAX = 1 << 14, 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingProgress:
-    """Rows read of a snapshot, their estimated number, and the start of the reading by the leases' clock."""
+    """Progress of reading a snapshot: rows read, rows expected, and when reading began by the leases' clock."""
 
     rows: int = 0
     rows_expected: int = 0
@@ -173,7 +174,7 @@ class ReadingProgress:
 
 
 class SnapshotReader:
-    """Reader of splits of leased snapshots. Thread-safe."""
+    """Reads splits of leased snapshots. Thread-safe."""
 
     def __init__(self, holding: LeaseManager) -> None:
         #: The rules at the border to the sets below, by business.
@@ -191,16 +192,17 @@ class SnapshotReader:
             self._progress[snapshot_id] = ReadingProgress(rows_expected=rows)
 
     def progress(self, snapshot_id: str) -> ReadingProgress | None:
-        """Return the progress of the reader of a snapshot, None if this process has read nothing of it."""
+        """Return how far a snapshot has been read, None if this process has read nothing of it."""
         with self._lock:
             return self._progress.get(snapshot_id)
 
     def forget_progress(self, snapshot_id: str) -> None:
-        """Drop the progress of a reader."""
+        """Forget how far a snapshot has been read."""
         with self._lock:
             self._progress.pop(snapshot_id, None)
 
     def _count_read(self, snapshot_id: str, rows: int) -> None:
+        """Add rows to the progress of reading a snapshot."""
         with self._lock:
             known = self._progress.get(snapshot_id) or ReadingProgress()
             began_us = known.began_us or self._holding.clock_us()
@@ -216,18 +218,18 @@ class SnapshotReader:
         nbytes = min(max(request.chunk_bytes or _CHUNK_BYTES, _CHUNK_BYTES_MIN), _CHUNK_BYTES_MAX)
         pin = self._holding.find_live(request.snapshot_id)
         self._check_range(pin, request)
-        chunks = self._chunks(pin, request.split, nbytes)
+        chunks = self._open_chunks(pin, request.split, nbytes)
         if request.after:  # the totals are of the whole range, including the rows that the reader has
-            chunks = self._chunks(pin, request.split, nbytes, request.after, self._count(pin, request))
+            chunks = self._open_chunks(pin, request.split, nbytes, request.after, self._count_before(pin, request))
         while not chunks.done:
-            before, found = chunks.totals.rows, self._next(request.snapshot_id, chunks)
+            before, found = chunks.totals.rows, self._read_next_chunk(request.snapshot_id, chunks)
             self._count_read(request.snapshot_id, chunks.totals.rows - before)
             yield found
         if not request.own_range:
             self._remember(pin, range_of(request.split), chunks.totals)
 
     def totals(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
-        """Return the totals of the planned splits by table. Splits that were never read to their end are read now."""
+        """Return rows and digest of each table in a snapshot's plan. Splits not read to their end are read now."""
         pin = self._holding.find_live(snapshot_id)
         tables: dict[int, RowTotals] = {}
         for planned in pin.plan:
@@ -236,7 +238,7 @@ class SnapshotReader:
             if totals is None:
                 table_id, low, high = planned
                 split = broker_pb2.Split(table_id=table_id, low=bytes.fromhex(low), high=bytes.fromhex(high))
-                totals = self._whole(pin, split)
+                totals = self._read_whole(pin, split)
                 self._remember(pin, planned, totals)
             tables.setdefault(planned[0], RowTotals()).include(totals)
         return broker_pb2.SnapshotTotals(
@@ -247,7 +249,7 @@ class SnapshotReader:
         )
 
     def _check_range(self, pin: SnapshotLease, request: broker_pb2.ReadSplitRequest) -> None:
-        """Refuse a range that is not in the plan, and a resume from outside the range."""
+        """Raise ProtocolError for a range that is not in the plan, or a resume from outside the range."""
         split = request.split
         if not request.own_range and range_of(split) not in pin.plan:
             raise ProtocolError(
@@ -257,7 +259,7 @@ class SnapshotReader:
         if request.after and (request.after < split.low or (split.high and request.after >= split.high)):
             raise ProtocolError(f"a split of table {split.table_id} cannot be resumed from outside it")
 
-    def _chunks(
+    def _open_chunks(
         self,
         pin: SnapshotLease,
         split: broker_pb2.Split,
@@ -276,7 +278,7 @@ class SnapshotReader:
         return ChunkReader(pin.business, split, after, nbytes, floor, counted, choose)
 
     def _border_masks(self, store: Store, pin: SnapshotLease) -> BorderMasks:
-        """Return the masks of a snapshot. Raises SnapshotExpired if the rules have changed since it was opened."""
+        """Return the column masks of a snapshot. Raises SnapshotExpired if the rules have changed since its opening."""
         border = next((one for one in self.borders.values() if one.digest == pin.border), None)
         if border is None:
             raise SnapshotExpired(
@@ -284,20 +286,20 @@ class SnapshotReader:
             )
         return BorderMasks(border, map(schemas_codec.from_wire, read_snapshot_schemas(store, pin)))
 
-    def _count(self, pin: SnapshotLease, request: broker_pb2.ReadSplitRequest) -> RowTotals:
+    def _count_before(self, pin: SnapshotLease, request: broker_pb2.ReadSplitRequest) -> RowTotals:
         """Return the totals of the rows before the point from which a split is resumed."""
         split = request.split
         passed = broker_pb2.Split(table_id=split.table_id, low=split.low, high=request.after + b"\x00")
-        return self._whole(pin, passed)
+        return self._read_whole(pin, passed)
 
-    def _whole(self, pin: SnapshotLease, split: broker_pb2.Split) -> RowTotals:
+    def _read_whole(self, pin: SnapshotLease, split: broker_pb2.Split) -> RowTotals:
         """Read a split to its end, and return its totals."""
-        chunks = self._chunks(pin, split, _CHUNK_BYTES_MAX)
+        chunks = self._open_chunks(pin, split, _CHUNK_BYTES_MAX)
         while not chunks.done:
-            self._next(pin.snapshot_id, chunks)
+            self._read_next_chunk(pin.snapshot_id, chunks)
         return chunks.totals
 
-    def _next(self, snapshot_id: str, chunks: ChunkReader) -> SealedChunk:
+    def _read_next_chunk(self, snapshot_id: str, chunks: ChunkReader) -> SealedChunk:
         """Read the next chunk, and renew the lease."""
         pin = self._holding.renew(snapshot_id)
         with self._holding.checkpoints.open_reader(pin.directory) as store:
@@ -311,14 +313,14 @@ class SnapshotReader:
 
 
 def range_of(split: broker_pb2.Split) -> Range:
-    """Return the range of a split, without its estimates."""
+    """Return the key range of a split, without its estimates."""
     return split.table_id, split.low.hex(), split.high.hex()
 
 
 def new_lease(
     store: Store, business: Business, directory: str, *, now: int, until: int, lease_s: int, holder: str
 ) -> SnapshotLease:
-    """Return a new lease on a new checkpoint. Raises Unavailable if a mirror began its full data again meanwhile.
+    """Return a lease on a new checkpoint. Raises Unavailable if a mirror began its full data again meanwhile.
 
     `now` and `until` are microseconds.
     """
@@ -364,7 +366,7 @@ def _is_of_cut(i: int, start: int, source: Mirror | None) -> bool:
 
 
 def read_progress(store: Store, business: int) -> MaterialisedPosition:
-    """Return the progress of the full data."""
+    """Read from the store how far the full data of a business has followed the queue."""
     return decode_materialised_position(store.get(keys.STATE, keys.materialised_key(business)))
 
 

@@ -1,8 +1,8 @@
-"""Removal of rows under a table's floor and of old tombstones from the full data.
+"""The scavenger removes old tombstones, and rows under a table's floor, from the full data.
 
-TRUNCATE and sweeps only raise a floor; tombstones stay until every consumer has passed them and a day is over. The
-scavenger deletes both, a run of keys at a time, while there is no more urgent work. It stores its knowledge of a table
-(whether it has tombstones, which of them are removed) in the same write batches.
+Rows under the floor count as deleted. TRUNCATE and sweeps only raise a floor; tombstones stay until every consumer has
+passed them and a day is over. The scavenger deletes both, a run of keys at a time, while there is no more urgent work.
+It stores its knowledge of a table (whether it has tombstones, which of them are removed) in the same write batches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUSY_EVERY = 50
 
 @dataclass(slots=True)
 class _Pass:
-    """A pass over a table; `at` is the key to continue from."""
+    """One pass of the scavenger over a table; `at` is the key to continue from."""
 
     business: Business
     table_id: int
@@ -64,7 +64,7 @@ class Scavenger:
         return set(self._known)
 
     def load(self, business: Business) -> None:
-        """Load the records of an earlier process. A table without a record may have tombstones."""
+        """Load which tables of a business may have garbage; a table without a record may have tombstones."""
         for table_id in load_records(self._store, business):
             self._known[business, table_id] = self._monotonic() - PASS_EVERY_S
             self._noticed[business, table_id] = None
@@ -80,14 +80,14 @@ class Scavenger:
             self._store_record(business, table_id, batch, tombstones=True)
 
     def forget(self, business: Business) -> None:
-        """Drop the tables of a business."""
+        """Forget the tables of a business, and end a pass over one of them."""
         self._known = {key: since for key, since in self._known.items() if key[0] is not business}
         self._noticed = {key: None for key in self._noticed if key[0] is not business}
         if self._pass is not None and self._pass.business is business:
             self._pass = None
 
     def step(self, *, busy: bool) -> None:
-        """Do one bounded piece of work."""
+        """Remove the garbage of one run of keys; while `busy`, only once in BUSY_EVERY calls."""
         self._skipped += 1
         if busy and self._skipped < BUSY_EVERY:
             return
@@ -95,7 +95,7 @@ class Scavenger:
         if self._pass is None:
             self._pass = self._next_pass()
         self.is_at_work = self._pass is not None
-        if self._pass is not None and self._run(self._pass):
+        if self._pass is not None and self._remove_run(self._pass):
             self._pass = None
 
     def _next_pass(self) -> _Pass | None:
@@ -105,14 +105,14 @@ class Scavenger:
             del self._noticed[key]
             floor = business.materialised.floors.get(table_id, 0)
             if key in self._known and floor > business.scavenged.get(table_id, 0):
-                return self._begin(business, table_id, floor, self._forget_below(business))
+                return self._begin_pass(business, table_id, floor, self._forget_below(business))
         if not self._due and self._monotonic() - self._looked_at >= LOOK_EVERY_S:
             self._due = self._find_due_tables()
         while self._due:
             business, table_id = key = self._due.popleft()
             if key in self._known and (forget_below := self._forget_below(business)):
                 floor = business.materialised.floors.get(table_id, 0)
-                return self._begin(business, table_id, floor, forget_below)
+                return self._begin_pass(business, table_id, floor, forget_below)
         return None
 
     def _find_due_tables(self) -> deque[tuple[Business, int]]:
@@ -122,13 +122,13 @@ class Scavenger:
         may_go = {business: bool(self._forget_below(business)) for business in dict.fromkeys(key[0] for key in late)}
         return deque(key for key in late if may_go[key[0]])
 
-    def _begin(self, business: Business, table_id: int, floor: int, forget_below: int) -> _Pass:
+    def _begin_pass(self, business: Business, table_id: int, floor: int, forget_below: int) -> _Pass:
         """Begin a pass over a table."""
         self._known[business, table_id] = self._monotonic()
         prefix = keys.row_prefix(business.number, table_id)
         return _Pass(business, table_id, floor, forget_below, prefix)
 
-    def _run(self, run: _Pass) -> bool:
+    def _remove_run(self, run: _Pass) -> bool:
         """Remove the garbage in the next run of keys; return whether the pass has ended."""
         business, table_id = run.business, run.table_id
         stop = keys.after_prefix(keys.row_prefix(business.number, table_id))
@@ -156,7 +156,7 @@ class Scavenger:
         return done
 
     def _store_record(self, business: Business, table_id: int, batch: StoreBatch, *, tombstones: bool) -> None:
-        """Store what is known of a table's tombstones and removals."""
+        """Store whether a table has tombstones, and up to where floors and tombstones are removed."""
         record = {
             "tombstones": tombstones,
             "floor": business.scavenged.get(table_id, 0),
@@ -166,7 +166,7 @@ class Scavenger:
 
 
 def load_records(store: Store, business: Business) -> set[int]:
-    """Load the removals in a business's tables; return the tables that may have tombstones or rows under a floor."""
+    """Load the scavenger's records of a business; return the tables that may have tombstones or rows under a floor."""
     found = set(business.tables)
     for key, value in store.scan_prefix(keys.STATE, keys.scavenged_prefix(business.number)):
         table_id, record = int.from_bytes(key[-4:], "big"), json.loads(value)

@@ -32,8 +32,8 @@ _RUNS = 4
 
 
 @dataclass(slots=True)
-class _Walk:
-    """Result of the walk over one segment."""
+class _WalkResult:
+    """Result of checking one segment: its stored checksum, and what its rows are now."""
 
     known: Segment | None
     found: Segment
@@ -68,7 +68,7 @@ def check_table(store: Store, business: Business, table_id: int, *, keep: bool) 
         before = _removals(business, table_id)
         known = checksums.load_segment(store, business, table_id, start)
         stop = known.stop if known is not None else checksums.next_start(store, business, table_id, start)
-        walk = _Walk(known, Segment(known.as_of if known is not None else business.materialised.sequence))
+        walk = _WalkResult(known, Segment(known.as_of if known is not None else business.materialised.sequence))
         yield from _walk_segment(store, business, table_id, (start, stop), walk)
         if _removals(business, table_id) != before:
             continue  # rows were removed meanwhile, and the checksums changed with them
@@ -86,7 +86,7 @@ def check_table(store: Store, business: Business, table_id: int, *, keep: bool) 
 
 
 def _walk_segment(
-    store: Store, business: Business, table_id: int, bounds: tuple[bytes, bytes | None], walk: _Walk
+    store: Store, business: Business, table_id: int, bounds: tuple[bytes, bytes | None], walk: _WalkResult
 ) -> Iterator[int]:
     """Check the rows of a segment, a run at a time; yield the number of rows of each run."""
     prefix = keys.row_prefix(business.number, table_id)
@@ -116,6 +116,7 @@ def _check_rows(
     values: Sequence[bytes],
     undescribed: set[int],
 ) -> Sequences:
+    """Check that rows lie under their own keys, are not too new, and have known versions; return their Sequences."""
     where = f"{business.name}, table {table_id}"
     try:
         stored = StoredRows(pack_items(values))
@@ -141,8 +142,9 @@ def _check_rows(
 
 
 def _store_checksums(
-    store: Store, business: Business, table_id: int, bounds: tuple[bytes, bytes | None], walk: _Walk
+    store: Store, business: Business, table_id: int, bounds: tuple[bytes, bytes | None], walk: _WalkResult
 ) -> None:
+    """Store the checksum of a checked segment; split one that has become too large into a segment for each run."""
     batch = store.batch()
     parts = [piece for _, piece in walk.pieces]
     if walk.known is not None and len(parts) >= 2 * _RUNS:
@@ -191,12 +193,12 @@ class Scrub:
         return self._pass is not None and not self.is_degraded
 
     def forget(self, business: Business) -> None:
-        """End the pass over a business."""
+        """End the running pass if it is over this business."""
         if self._business is business:
             self._pass = self._business = None
 
     def step(self, *, busy: bool) -> bool:
-        """Do one bounded piece of work if it is due. Raises Corruption for a finding, after storing it."""
+        """Check data if a step is due; return whether a pass continues. Stores a finding, then raises Corruption."""
         if self.is_degraded:
             return False
         self._skipped += 1
@@ -215,7 +217,7 @@ class Scrub:
     def _continue_pass(self) -> None:
         """Take the next step of the pass, or begin a pass that is due."""
         if self._pass is None:
-            self._business = self._due()
+            self._business = self._find_due()
             if self._business is None:
                 return
             self._pass = check_business(self._store, self._business, keep=True)
@@ -230,7 +232,7 @@ class Scrub:
         batch.put(keys.STATE, keys.undescribed_key(self._business.number), found)
         self._store.write(batch, durable=False)
 
-    def _due(self) -> Business | None:
+    def _find_due(self) -> Business | None:
         """Return the business whose check is due for the longest time, None if none is due."""
         now, every_us = self._clock_us(), int(PASS_EVERY_S * 1e6)
         # a pass that ended far in the future counts as due too: the clock was ahead then, and has been set back since
@@ -243,7 +245,7 @@ class Scrub:
 
 
 def load_results(store: Store, business: Business) -> None:
-    """Load the end of the last pass, and its findings that are no damage."""
+    """Load when the last pass over a business ended, and which versions without a schema it found."""
     business.scrubbed_at_us = int(store.get(keys.STATE, keys.scrubbed_key(business.number)) or 0)
     found = json.loads(store.get(keys.STATE, keys.undescribed_key(business.number)) or b"[]")
     business.undescribed = {table_id: tuple(versions) for table_id, versions in found}

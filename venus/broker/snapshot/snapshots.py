@@ -108,7 +108,7 @@ class SnapshotManager:
         self._holding.checkpoints.close_all()
 
     def offsets(self, business: Business) -> list[int]:
-        """Return the offsets from which the queue must be kept."""
+        """Return the offsets from which snapshots of a business need the queue."""
         with self._lock:  # first, because a cut that is no longer provisional has its lease
             provisional = [self._provisional[business.number]] if business.number in self._provisional else []
         return provisional + [pin.offset for pin in self._holding.all_leases(business)]
@@ -141,7 +141,7 @@ class SnapshotManager:
     # -- opening -----------------------------------------------------------------------------------------------
 
     def open(self, business: Business, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
-        """Make or share a checkpoint and take a lease on it. Waits for the full data to catch up.
+        """Open a snapshot: take a lease on a new or shared checkpoint. Waits for the full data to catch up.
 
         Raises Unavailable while a mirror has no full data, Overloaded while there are too many leases.
         """
@@ -150,7 +150,9 @@ class SnapshotManager:
         with self._making:
             self._check_leases(business, request.holder)
             shared = self._find_shareable(business)
-            pin = self._share(shared, lease_s, request) if shared else self._make(business, lease_s, request)
+            pin = (
+                self._lease_shared(shared, lease_s, request) if shared else self._lease_new(business, lease_s, request)
+            )
         border = border_for(self.borders, business.name, request.holder)
         try:
             found = self._describe(pin, request, border)
@@ -201,6 +203,7 @@ class SnapshotManager:
         return " and ".join(said)
 
     def _find_shareable(self, business: Business) -> SnapshotLease | None:
+        """Return the newest lease whose checkpoint a new snapshot may share, or None."""
         youngest = self._clock_us() - int(SHARED_S * 1e6)
         held = self._holding.all_leases(business)
         source = business.committed.mirror
@@ -210,8 +213,10 @@ class SnapshotManager:
         ]
         return max(fresh, key=lambda pin: pin.made_at_us, default=None)
 
-    def _share(self, shared: SnapshotLease, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> SnapshotLease:
-        """Return a lease on an existing checkpoint."""
+    def _lease_shared(
+        self, shared: SnapshotLease, lease_s: int, request: broker_pb2.OpenSnapshotRequest
+    ) -> SnapshotLease:
+        """Return a new lease on the checkpoint of an existing lease."""
         pin = replace(
             shared,
             snapshot_id=uuid.uuid4().hex,
@@ -226,8 +231,8 @@ class SnapshotManager:
         self._holding.add(pin)
         return pin
 
-    def _make(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> SnapshotLease:
-        """Return a lease on a new checkpoint. Raises Overloaded if there are too many."""
+    def _lease_new(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> SnapshotLease:
+        """Return a lease on a new checkpoint. Raises Overloaded if there are too many checkpoints."""
         self._space.check_data(0)
         if self.checkpoints >= self._checkpoints_max:
             holders = self._describe_holders(self._holding.all_leases(), business)
@@ -239,7 +244,7 @@ class SnapshotManager:
         with self._lock:
             self._provisional[business.number] = business.materialised.offset
         try:
-            pin = self._cut(business, lease_s, request)
+            pin = self._make_checkpoint(business, lease_s, request)
             self._holding.add(pin)
         except FutureTimeout:
             raise Unavailable("the full data is too far behind to cut a snapshot", hint="try again later") from None
@@ -248,7 +253,9 @@ class SnapshotManager:
                 self._provisional.pop(business.number, None)
         return pin
 
-    def _cut(self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest) -> SnapshotLease:
+    def _make_checkpoint(
+        self, business: Business, lease_s: int, request: broker_pb2.OpenSnapshotRequest
+    ) -> SnapshotLease:
         """Make a checkpoint and return a lease on it. Remove a checkpoint that is unusable or comes too late."""
         checkpoints, name = self._holding.checkpoints, uuid.uuid4().hex
         made = self._checkpoint(business, checkpoints.path(name))
@@ -264,6 +271,7 @@ class SnapshotManager:
     def _describe(
         self, pin: SnapshotLease, request: broker_pb2.OpenSnapshotRequest, border: Border | None
     ) -> broker_pb2.Snapshot:
+        """Return what a client must know of its snapshot: position, schemas, splits and filters."""
         with self._holding.checkpoints.open_reader(pin.directory) as store:
             schemas = read_snapshot_schemas(store, pin, tuple(request.table_ids))
             if request.only:
@@ -299,7 +307,7 @@ class SnapshotManager:
         return self._reading.read_split(request)
 
     def sums(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
-        """Return the totals of the planned splits by table. Splits that were never read to their end are read now."""
+        """Return rows and digest of each table in a snapshot's plan. Splits not read to their end are read now."""
         return self._reading.totals(snapshot_id)
 
     # -- leases ------------------------------------------------------------------------------------------------
@@ -367,7 +375,7 @@ def plan_splits(store: Store, business: int, table_ids: Sequence[int], splits: i
     rows_max = min(SPLIT_ROWS_MAX, max(1, total // splits)) if splits else SPLIT_ROWS_MAX
     found: list[broker_pb2.Split] = []
     for table in tables:
-        found += _cut(store, table, max(1, -(-table.rows // rows_max)))
+        found += _divide(store, table, max(1, -(-table.rows // rows_max)))
     return found
 
 
@@ -395,7 +403,8 @@ def _survey(store: Store, files: Sequence[FileRange], business: int, table_id: i
     )
 
 
-def _cut(store: Store, table: _SurveyedTable, parts: int) -> list[broker_pb2.Split]:
+def _divide(store: Store, table: _SurveyedTable, parts: int) -> list[broker_pb2.Split]:
+    """Divide a table into about `parts` key ranges, each with an estimate of its rows and bytes."""
     marks = list(table.marks)
     if not table.exact:
         marks = _densify(store, table, marks, 4 * parts)
@@ -411,7 +420,7 @@ def _cut(store: Store, table: _SurveyedTable, parts: int) -> list[broker_pb2.Spl
 
 
 def _densify(store: Store, table: _SurveyedTable, marks: list[bytes], wanted: int) -> list[bytes]:
-    """Add keys between the known ones until there are enough or no more."""
+    """Return the known keys and keys of the table between them, `wanted` in all if there are as many."""
     last = store.find_before(keys.ROW, keys.after_prefix(table.prefix))
     if last is None or not last[0].startswith(table.prefix):
         return marks

@@ -67,9 +67,9 @@ def fill_step(store: Store, business: Business, *, on_refill: Callable[[Business
     batch = store.batch()
     if reached.filled < mirror.begin:
         on_refill(business)
-        reached = _begin(business, mirror, batch)
+        reached = _begin_fill(business, mirror, batch)
     else:
-        index = _rows(store, business, reached.filled + 1, to, batch)
+        index = _put_rows(store, business, reached.filled + 1, to, batch)
         reached = replace(reached, filled=index)
     if reached.filled == business.materialised.filled:
         return False
@@ -79,7 +79,7 @@ def fill_step(store: Store, business: Business, *, on_refill: Callable[[Business
     return True
 
 
-def _begin(business: Business, mirror: Mirror, batch: StoreBatch) -> MaterialisedPosition:
+def _begin_fill(business: Business, mirror: Mirror, batch: StoreBatch) -> MaterialisedPosition:
     """Remove the old rows of a mirror, and return the position at which its full data begins."""
     number = business.number
     prefix = keys.number_prefix(number)
@@ -92,8 +92,8 @@ def _begin(business: Business, mirror: Mirror, batch: StoreBatch) -> Materialise
     )
 
 
-def _rows(store: Store, business: Business, first: int, to: int, batch: StoreBatch) -> int:
-    """Put the rows of the entries from `first` up to `to`; return the last entry that is done."""
+def _put_rows(store: Store, business: Business, first: int, to: int, batch: StoreBatch) -> int:
+    """Put the rows of log entries `first` to `to` into a write batch; return the last entry that is done."""
     done, nbytes = first - 1, 0
     for index, entry in business.log.read_entries(store, first, to + 1):
         if entry.kind is EntryKind.FULL_ROWS:
@@ -110,7 +110,7 @@ def _rows(store: Store, business: Business, first: int, to: int, batch: StoreBat
 
 
 class MaterialiserStep:
-    """Carries out steps. Used in the materialiser's thread."""
+    """Turns the next batches of a queue into rows, one step at a time. Used in the materialiser's thread."""
 
     def __init__(self, store: Store, buffer: BodyBuffer, *, scavenger: Scavenger, scrub: Scrub) -> None:
         self._store = store
@@ -123,7 +123,7 @@ class MaterialiserStep:
         self._rows_below: dict[int, int] = {}
 
     def is_watched(self, business: Business) -> bool:
-        """Return whether a table of a business is watched."""
+        """Return whether the observer watches a table of this business."""
         return self.observer is not None and business.number in self.observer.watched_tables
 
     def drop_view(self) -> None:
@@ -139,7 +139,7 @@ class MaterialiserStep:
         return self._take_as_rows(business, most, one_batch=one_batch)
 
     def _take_as_rows(self, business: Business, most: int, *, one_batch: bool) -> bool:
-        """Materialise the next batches as single rows."""
+        """Materialise the next batches as single rows, in one write batch."""
         reached = business.materialised
         batch = self._store.batch()
         nbytes = stale = 0
@@ -186,7 +186,7 @@ class MaterialiserStep:
         )
 
     def _take_as_files(self, business: Business) -> bool:
-        """Materialise the next batches as files.
+        """Materialise the next batches as new files of the store.
 
         Return False if the next batch has rows that are not new or not ascending, or too few rows for its tables.
         """
@@ -216,7 +216,7 @@ class MaterialiserStep:
     def _fold_for_files(
         self, business: Business, place: QueuedBatch, last: dict[int, bytes], waiting: list[TableRows]
     ) -> bool:
-        """Append the rows of a batch by table; return False if they do not fit. `last` has the last key of each."""
+        """Append a batch's rows to `waiting`; return False for a deletion, a marker, or a key not above `last`."""
         for section in envelope.build_sections(envelope.parse_body(self._read_body(business, place))):
             if section.kind is not ChangeKind.CHANGES or b"\1" in section.is_deleted:
                 return False
@@ -238,6 +238,7 @@ class MaterialiserStep:
         waiting.clear()
 
     def _on_refill(self, business: Business) -> None:
+        """Forget what is known of a mirror's rows, because its full data begins again."""
         self.drop_view()
         if self.observer is not None:
             self.observer.on_refill(business)
@@ -245,6 +246,7 @@ class MaterialiserStep:
         self._scrub.forget(business)
 
     def _next_batches(self, business: Business) -> Iterator[QueuedBatch]:
+        """Yield the visible batches that are not in the full data yet."""
         offset = business.materialised.offset
         if offset >= business.visible_offset:
             return
@@ -271,7 +273,7 @@ class MaterialiserStep:
         *,
         blind: bool,
     ) -> tuple[dict[int, int], int]:
-        """Fold one batch of the queue into the rows; return the tables' new floors, and how many changes were stale."""
+        """Put a batch's rows into a write batch; return the tables' new floors, and how many changes were stale."""
         overlay: dict[bytes, bytes] = {}
         stale = 0
         message = envelope.parse_body(self._read_body(business, place))

@@ -28,7 +28,7 @@ _ENTRY_BYTES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedSection:
-    """Effect of a section on a watched table: stored values, before and after each change that counted.
+    """Effect of a section on a watched table: stored values before and after each change that took effect.
 
     `before` is None where there was no row. A marker has no values. `is_exact` = nothing of the effect is missing.
     """
@@ -42,7 +42,7 @@ class FoldedSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedBatch:
-    """A batch that became rows, as far as it concerns watched tables."""
+    """A batch that became rows: its sections and schemas of watched tables."""
 
     place: QueuedBatch
     sections: Sequence[FoldedSection]
@@ -50,7 +50,7 @@ class FoldedBatch:
 
     @property
     def nbytes(self) -> int:
-        """Its approximate size in memory."""
+        """The approximate size of the batch in memory."""
         return 512 + sum(
             len(value or b"") + 64 for section in self.sections for value in (*section.before, *section.after)
         )
@@ -125,7 +125,7 @@ class WatchedRowLookup:
         self._newer[key] = value
 
     def drop(self) -> None:
-        """Release the view."""
+        """Release the view of the store, and forget the written rows."""
         self._view, self._newer, self._older, self._nbytes, self._watched = None, {}, {}, 0, {}
 
 
@@ -143,7 +143,7 @@ def fold_watched(
 ) -> FoldedSection:
     """Return the effect of a section on a watched table, with the rows before each change.
 
-    A sweep's end removes rows that are not looked up here, and so does a late marker.
+    The effect is not exact for the end of a sweep or a late marker: the rows that these remove are not looked up.
     """
     if section.kind is not ChangeKind.CHANGES:
         is_exact = section.kind is ChangeKind.SWEEP_BEGIN or (section.kind is ChangeKind.TRUNCATE and blind)

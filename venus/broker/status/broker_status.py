@@ -149,7 +149,7 @@ def business_status(
 
 
 def _describe_retention(business: Business, now: float) -> broker_pb2.RetentionStatus | None:
-    """Describe the retention for unknown readers; None if it is not measured here."""
+    """Describe the measured retention for readers that may return; None = it is not measured here."""
     with business.lock:
         found = business.retention
         if found is None:
@@ -181,6 +181,7 @@ def _by_group(attached: list[ConsumerState]) -> list[ConsumerState]:
 
 
 def _describe_consumer(store: Store, business: Business, consumer: ConsumerState) -> broker_pb2.ConsumerStatus:
+    """Describe a consumer group: its position, and the part of the queue that waits for it."""
     first = reader.find_batch(store, business, max(consumer.acknowledged, business.log_start))
     kept = first
     if consumer.kept < consumer.acknowledged:
@@ -236,10 +237,12 @@ def _describe_half(business: Business, found: HalfMessage, now: float) -> broker
 
 
 def _ago_ms(at: float | None, now: float) -> int | None:
+    """Return how long ago a moment was, None if there was none."""
     return None if at is None else _ms(now - at)
 
 
 def _ms(seconds: float) -> int:
+    """Return seconds as milliseconds, at least 0."""
     return max(0, int(seconds * 1000))
 
 
@@ -324,6 +327,7 @@ class StatusBuilder:
 
     @property
     def _thresholds(self) -> Thresholds:
+        """The alarm thresholds that follow from the configuration."""
         return Thresholds(
             half_age_s=max(HALF_ALARM_MIN_S, HALF_ALARM_REVIEWS * self.settings.review_after_s),
             behind_bytes_max=self.settings.buffer_bytes_max,

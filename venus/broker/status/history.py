@@ -121,7 +121,7 @@ class FigureHistory:
         )
 
     def _rates(self, now: Mapping[Name, int], elapsed_s: float) -> dict[Name, float]:
-        """Return the rates since the last point, {} if the interval is unusual."""
+        """Return the rates since the last point; {} after a long pause or if the clock was set back."""
         before, self._offsets = self._offsets, dict(now)
         # a pause of the process would show as a rate of zero, which was not measured
         if not 0 < elapsed_s < 6 * STEP_S:
@@ -130,7 +130,7 @@ class FigureHistory:
         return {name: rows / elapsed_s for name, rows in grown.items() if rows >= 0}
 
     def _values(self, name: Name) -> NDArray[np.float32] | None:
-        """Return the points of a series, a new one if needed; None = there are too many series."""
+        """Return the points of a series, created if needed; None = there are too many series."""
         if name not in self._series:
             if len(self._series) >= SERIES_MAX:
                 if len(self._left_out) < SERIES_MAX:
@@ -209,7 +209,7 @@ class LateLimits:
 
 
 def derive_alarms(status: broker_pb2.BrokerStatus, now: ClockReading, late: LateLimits) -> Iterator[tuple[str, str]]:
-    """Yield business and alarm for each adapter that is away or late, of the businesses led here."""
+    """Yield business and alarm for each adapter that is away or late, of businesses that this broker leads."""
     for entry in status.businesses:
         if not is_led_elsewhere(entry):
             yield from (
@@ -230,6 +230,7 @@ def is_switching(entry: broker_pb2.BusinessStatus) -> bool:
 
 
 def _capture_alarms(entry: broker_pb2.BusinessStatus, now: ClockReading, late_s: float) -> Iterator[str]:
+    """Yield an alarm if capture of a business is disconnected or silent, or if its clock seems wrong."""
     if not entry.last_captured_at_us or entry.HasField("mirror"):
         return  # nothing was ever captured, or it is captured at another set
     captured_us, committed_us = entry.last_captured_at_us, entry.last_committed_at_us or entry.last_captured_at_us
@@ -251,6 +252,7 @@ def _capture_alarms(entry: broker_pb2.BusinessStatus, now: ClockReading, late_s:
 
 
 def _target_alarms(entry: broker_pb2.BusinessStatus, now: ClockReading, late_s: float) -> Iterator[str]:
+    """Yield alarms for targets and downstream sets that are disconnected or late."""
     for consumer in entry.consumers:
         if consumer.group.startswith(PULLS_AS):
             yield from set_problems(

@@ -67,6 +67,7 @@ class TableSelection:
         yield from (t for t in sorted(known) if t > self.after and not (self.after < 0 and t in reported))
 
     def _is_named(self, figures: TableFigures) -> bool:
+        """Return whether the client named this table, with or without its namespace."""
         name = figures.name.lower()
         return name in self.names or f"{figures.namespace.lower()}.{name}" in self.names
 
@@ -98,7 +99,7 @@ def _describe(table_id: int, figures: TableFigures) -> broker_pb2.TableStatus:
 
 @dataclass(slots=True, kw_only=True)
 class EntrySelection:
-    """How many entries one answer may still list."""
+    """Selection of half messages and consumers, with how many one answer may still list."""
 
     halves_left: int = ANSWER_MAX
     consumers_left: int = ANSWER_MAX
@@ -110,7 +111,7 @@ class EntrySelection:
         return chosen
 
     def select_consumers(self, groups: Sequence[ConsumerState]) -> list[ConsumerState]:
-        """Select broker sets first, then absent groups, then those that keep most of the queue; keep their order."""
+        """Return the consumers that fit: broker sets first, then absent groups, then those that keep the most."""
         room = _room(self.consumers_left)
         if len(groups) > room:
             first = sorted(
@@ -123,5 +124,5 @@ class EntrySelection:
 
 
 def _room(left: int) -> int:
-    """Return how many entries one business may have, given the room left in the answer."""
+    """Return how many entries one business may list, given how many are left in the answer."""
     return max(EACH_MIN, min(NAMED_MAX, left))

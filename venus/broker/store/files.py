@@ -39,7 +39,7 @@ def read_free_bytes(path: Path) -> int:
 
 
 class FreeSpace:
-    """The watermarks of one data directory."""
+    """Checks the free space of a data directory against the minimum that must stay free."""
 
     def __init__(self, path: Path, free_bytes_min: int, probe: FreeBytes = read_free_bytes) -> None:
         self.path = path
@@ -57,21 +57,21 @@ class FreeSpace:
         return self.read_free() - nbytes >= self.free_bytes_min
 
     def check_data(self, nbytes: int) -> None:
-        """Refuse a half message below the watermark."""
+        """Raise StoreFull if writing `nbytes` of data would leave less free space than the minimum."""
         free = self.read_free()
         self.is_refusing = free - nbytes < self.free_bytes_min
         if self.is_refusing:
             raise _full_error(self.path, free, self.free_bytes_min)
 
     def check_decision(self) -> None:
-        """Refuse decisions only below a quarter of the watermark: they are small and let running work finish."""
+        """Raise StoreFull below a quarter of the minimum only: decisions are small and let running work finish."""
         free = self.read_free()
         if free < self.free_bytes_min // 4:
             raise _full_error(self.path, free, self.free_bytes_min // 4)
 
 
 def full_disk_message(path: Path, free: int, limit: int) -> str:
-    """Return the sentence that half messages are refused, with the place and the way out."""
+    """Return the message that writes are refused for lack of free space, with the directory and the way out."""
     return (
         f"too little free space: {path.resolve()} has only {free >> 20} MiB free, {limit >> 20} MiB are needed: "
         "writes are refused and capture waits; free some space there, then capture continues by itself"
@@ -79,7 +79,7 @@ def full_disk_message(path: Path, free: int, limit: int) -> str:
 
 
 def _full_error(path: Path, free: int, limit: int) -> StoreFull:
-    """Return the error for a write below the watermark of free space."""
+    """Return the error for a write that needs more free space."""
     return StoreFull(
         f"{path.resolve()} has {free >> 20} MiB free, {limit >> 20} MiB are needed",
         hint="free some space, or lower broker.free_bytes_min; writes then continue by themselves",
@@ -93,7 +93,7 @@ UMASK = 0o077
 
 
 def make_private(path: Path) -> None:
-    """Create a directory for data, or close an existing one to other users.
+    """Create a data directory that only its owner can access, or close an existing one to other users.
 
     Raises ConfigError if it cannot be created, or is open and belongs to another user.
     """
@@ -118,6 +118,7 @@ def make_private(path: Path) -> None:
 
 
 def _make_file_private(path: Path) -> bool:
+    """Remove other users' permissions on a file; return False if there was nothing to do."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -138,13 +139,13 @@ CORRUPT_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class StoreManifest:
-    """The file that names all other files."""
+    """RocksDB's manifest, the file that names all other files of a store."""
 
     path: Path
 
     @property
     def number(self) -> int:
-        """Its number; newer manifests have greater numbers."""
+        """The number in the manifest's name; newer manifests have greater numbers."""
         return int(self.path.name.removeprefix(_MANIFEST))
 
 
@@ -189,6 +190,7 @@ def check_structure(path: Path) -> StoreManifest | None:
 
 
 def _check_log(path: Path, log: Path) -> None:
+    """Raise Corruption if a log file has a record that RocksDB cannot have written."""
     with log.open("rb") as file:
         if not log.stat().st_size:
             return
@@ -216,7 +218,7 @@ class DamagedLog(Exception):
 
 
 def find_end(content: bytes | memoryview) -> int:
-    """Return where the last complete record ends; the rest was not completely written. Raises DamagedLog."""
+    """Return where the last complete record of a log ends; the rest was not completely written. Raises DamagedLog."""
     size, at = len(content), 0
     read = _HEADER.unpack_from
     while True:
@@ -241,7 +243,7 @@ def find_end(content: bytes | memoryview) -> int:
 
 
 def _check_torn(content: bytes | memoryview, at: int, checksum: int, kind: int) -> None:
-    """Raise DamagedLog if only the length of the record is wrong: the checksum is tried at every length."""
+    """Raise DamagedLog if a record only looks torn because its length is damaged: tries its checksum at each length."""
     crc = _step_crc(0xFFFFFFFF, kind)
     for position in range(at + _HEADER.size, len(content) + 1):
         if _mask_crc(crc ^ 0xFFFFFFFF) == checksum:
@@ -256,10 +258,12 @@ def _mask_crc(crc: int) -> int:
 
 
 def _step_crc(crc: int, byte: int) -> int:
+    """Return a CRC-32C checksum after one more byte."""
     return (crc >> 8) ^ _CRC32C[(crc ^ byte) & 0xFF]
 
 
 def _build_crc_table() -> tuple[int, ...]:
+    """Return the CRC-32C checksum of each byte value."""
     found = []
     for byte in range(256):
         crc = byte
@@ -276,7 +280,7 @@ NAME = "SEAL"
 
 
 def write_seal(path: Path) -> None:
-    """Seal a checkpoint."""
+    """Write the seal of a checkpoint: the sizes and digests of its files."""
     body = json.dumps(_read_content(path), sort_keys=True).encode()
     with (path / NAME).open("wb") as file:
         file.write(xxhash.xxh3_128_digest(body) + body)
@@ -285,7 +289,7 @@ def write_seal(path: Path) -> None:
 
 
 def find_broken_seal(path: Path) -> str:
-    """Return the fault of the files of a checkpoint, or an empty string."""
+    """Compare the files of a checkpoint with its seal; return the fault, or an empty string."""
     try:
         stored = (path / NAME).read_bytes()
     except FileNotFoundError:
@@ -302,7 +306,7 @@ def find_broken_seal(path: Path) -> str:
 
 
 def _read_content(path: Path) -> dict[str, str]:
-    """Return the size of each table, and the digest of each other file that RocksDB reads to find them."""
+    """Return the size of each data file, and the digest of each other file that RocksDB reads to find them."""
     found = {}
     for file in path.iterdir():
         if file.suffix in (".sst", ".blob"):

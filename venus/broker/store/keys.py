@@ -63,7 +63,7 @@ def log_key(business: int, index: int) -> bytes:
 
 
 def log_index(key: bytes) -> int:
-    """Return the index of a log entry."""
+    """Return the index in the key of a log entry."""
     return int(_LOG.unpack(key)[1])
 
 
@@ -73,7 +73,7 @@ def queue_key(business: int, base_offset: int) -> bytes:
 
 
 def queue_offset(key: bytes) -> int:
-    """Return the base offset of a committed batch."""
+    """Return the base offset in the key of a committed batch."""
     return int(_LOG.unpack(key)[1])
 
 
@@ -83,7 +83,7 @@ def row_prefix(business: int, table_id: int) -> bytes:
 
 
 def core_key(business: int) -> bytes:
-    """Return the key of the record of a business."""
+    """Return the key of the main record of a business."""
     return CORE + _NUMBER.pack(business)
 
 
@@ -133,18 +133,18 @@ def number_prefix(business: int) -> bytes:
 
 
 def state_prefixes(business: int) -> list[bytes]:
-    """Return the prefixes of the keys of a business in the family of its state."""
+    """Return the prefixes of all keys of a business in the column family `state`."""
     kinds = (CORE, HALF, TABLE, SCHEMA, CONSUMER, MATERIALISED, SCAVENGED, SUM, SCRUBBED, UNDESCRIBED, LEVELS)
     return [kind + _NUMBER.pack(business) for kind in kinds]
 
 
 def installing_key(business: str) -> bytes:
-    """Return the key of the mark of an installation."""
+    """Return the key of the marker that a copy of a business is being installed."""
     return INSTALLING + business.encode()
 
 
 def pin_key(snapshot_id: str) -> bytes:
-    """Return the key of a snapshot's pin."""
+    """Return the key of a snapshot's lease."""
     return PIN + snapshot_id.encode()
 
 
@@ -164,7 +164,7 @@ def scavenged_key(business: int, table_id: int) -> bytes:
 
 
 def sum_prefix(business: int, table_id: int) -> bytes:
-    """Return the prefix of the sums of a table's segments."""
+    """Return the prefix of the checksums of a table's segments."""
     return SUM + _TABLE.pack(business, table_id)
 
 
@@ -174,12 +174,12 @@ def scrubbed_key(business: int) -> bytes:
 
 
 def undescribed_key(business: int) -> bytes:
-    """Return the key of the unreadable rows found by the scrub."""
+    """Return the key of the table versions without a schema that the scrub found in rows."""
     return UNDESCRIBED + _NUMBER.pack(business)
 
 
 def levels_key(business: int) -> bytes:
-    """Return the key of the filters reported by a set above."""
+    """Return the key of the row filters reported by a set above."""
     return LEVELS + _NUMBER.pack(business)
 
 

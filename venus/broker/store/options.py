@@ -108,6 +108,7 @@ def family_options(name: str, memory: MemoryBudget) -> Options:
 
 
 def _keep_in_blobs(options: Options) -> None:
+    """Let a column family keep its large values in blob files."""
     options.set_enable_blob_files(True)
     options.set_min_blob_size(_BLOB_BYTES_MIN)
     options.set_blob_compression_type(DBCompressionType.lz4())

@@ -42,7 +42,7 @@ class KeyCount:
 
 
 class StoreView:
-    """View of a family as it was when the view was taken. Used by one thread."""
+    """View of a column family as it was when the view was taken. Used by one thread."""
 
     def __init__(self, cursor: Any, check_status: Callable[[Any], None]) -> None:
         self._cursor, self._check_status = cursor, check_status
@@ -61,14 +61,14 @@ class StoreView:
 
 
 class StoreReads:
-    """The reading half of an open store; rocks.py opens and closes it."""
+    """The reading methods of an open store; rocks.py opens and closes it."""
 
     path: Path
     _views: dict[str, Any]
     _no_cache: Any  # options of a read that does not fill the cache
 
     def get(self, family: str, key: bytes, *, fill_cache: bool = True) -> bytes | None:
-        """Return one value."""
+        """Return the value of a key, None if there is none."""
         view = self._views[family]
         try:
             return view.get(key) if fill_cache else view.get(key, None, self._no_cache)  # type: ignore[no-any-return]
@@ -172,7 +172,7 @@ class StoreReads:
         return cursor.key(), cursor.value()
 
     def _check_end(self, family: str, behind: bytes, stop: bytes) -> None:
-        """Raise Corruption or StorageError unless there is no key from this one on and below `stop`.
+        """Raise Corruption or StorageError if a walk ended too early: a key from `behind` to below `stop` exists.
 
         No thread may write there at the same time: `stop` must be at or before the end of the written keys.
         """
@@ -224,7 +224,7 @@ class StoreReads:
         return int(self._views[family].property_int_value("rocksdb.num-entries-active-mem-table") or 0)
 
     def find_at_or_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the greatest key that is not above `key`."""
+        """Return the greatest key that is not above `key`, and its value."""
         cursor = self._cursor(family, fill_cache=True)
         cursor.seek_for_prev(key)
         if not cursor.valid():
@@ -246,7 +246,7 @@ class StoreReads:
 
 
 def _count_fitting(values: Sequence[bytes], left: int, *, alone: bool) -> int:
-    """Return how many values of a run fit into the bytes left; the first one always does if it is `alone`.
+    """Return how many values of a run fit into about `left` bytes; at least one if `alone` (nothing was read before).
 
     Small rows do not predict the next ones, and 64 large ones would exceed every message.
     """

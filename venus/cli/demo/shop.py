@@ -34,7 +34,7 @@ class ShopComparison:
 
     @property
     def total(self) -> int:
-        """The number of rows of the source."""
+        """The number of compared rows of the source."""
         return sum(self.rows.values())
 
 
@@ -74,6 +74,7 @@ def compare_table(
     result.rows[table] = 0
 
     def record_difference(what: str) -> None:
+        """Count a difference, and keep the first few as examples."""
         result.different += 1
         if len(result.examples) < SHOWN_MAX:
             result.examples.append(f"{table}: {what}")
@@ -106,7 +107,7 @@ def is_text(columns: list[tuple[str, str]], name: str) -> bool:
 
 
 def canonical_rows(rows: Iterable[Any], read: list[Callable[[Any], Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows with values in the common form."""
+    """Yield the rows of either database, each value converted to a common form by its column's `read`."""
     for row in rows:
         yield tuple(None if value is None else convert(value) for convert, value in zip(read, row, strict=True))
 
@@ -140,7 +141,7 @@ EPOCH = datetime(2026, 1, 1, 8, 0, 0)
 
 
 def load_statements() -> dict[str, str]:
-    """Return the named blocks of shop.sql."""
+    """Return the SQL blocks of shop.sql by name."""
     blocks: dict[str, list[str]] = {}
     name = ""
     for line in files(__package__).joinpath("shop.sql").read_text(encoding="utf-8").splitlines():
@@ -187,7 +188,7 @@ def build_shop(file: Path, *, customers: int, products: int, orders: int, seed: 
 
 
 def build_customer(draw: random.Random, number: int) -> tuple[Any, ...]:
-    """Build a row of customers."""
+    """Return a random row for the table customers."""
     born = None if number % 11 == 0 else (date(1925, 1, 1) + timedelta(days=draw.randrange(29_000))).isoformat()
     photo = None if number % 3 else draw.randbytes(draw.choice((0, 1, 64, 700)))
     created = (EPOCH + timedelta(seconds=number)).isoformat(" ")
@@ -196,19 +197,19 @@ def build_customer(draw: random.Random, number: int) -> tuple[Any, ...]:
 
 
 def build_product(draw: random.Random, sku: str) -> tuple[Any, ...]:
-    """Build a row of products."""
+    """Return a random row for the table products."""
     name = f"{draw.choice(('Chair', 'Tisch', '灯', 'Ковёр', '🪑'))} {sku}"
     weight = None if draw.random() < 0.1 else draw.uniform(0.001, 90)
     return sku, name, draw_amount(draw, 90_000), weight, draw.randrange(1000), draw.random() < 0.9
 
 
 def build_order_line(draw: random.Random, order: int, number: int, sku: str) -> tuple[Any, ...]:
-    """Build a row of order_lines."""
+    """Return a random row for the table order_lines."""
     return order, number, sku, draw.randint(1, 9), draw_amount(draw, 90_000)
 
 
 def draw_amount(draw: random.Random, cents: int) -> float:
-    """Return an amount with two decimals, as applications pass it to SQLite."""
+    """Return a random amount with two decimals, as applications pass it to SQLite."""
     return draw.randrange(1, cents) / 100
 
 
@@ -226,14 +227,14 @@ class Workload:
     _thread: threading.Thread | None = None
 
     def start(self) -> Workload:
-        """Start writing."""
+        """Start the thread that runs transactions."""
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Stop after the current transaction; raise the error of the thread, if there was one."""
+        """End the thread after its transaction, and raise the error of the thread, if there was one."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -241,6 +242,7 @@ class Workload:
             raise self.error
 
     def _run(self) -> None:
+        """Run random transactions until the stop; keep the error that ends them."""
         draw = random.Random(self.seed)
         self.seed += 1
         try:
@@ -264,7 +266,7 @@ def pick_key(connection: sqlite3.Connection, draw: random.Random, table: str, co
 
 
 def place_order(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """Change four tables in one transaction."""
+    """Place a random order, which changes four tables in one transaction."""
     buyer = pick_key(connection, draw, "customers", "id")
     now = datetime.fromtimestamp(time.time()).isoformat(" ")
     order = connection.execute(SQL["insert_order"], (buyer, now, "new", draw_amount(draw, 50_000))).lastrowid
@@ -277,7 +279,7 @@ def place_order(connection: sqlite3.Connection, draw: random.Random) -> None:
 
 
 def ship_order(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """Update one row."""
+    """Mark a random order as shipped: update one row."""
     connection.execute(SQL["ship_order"], (pick_key(connection, draw, "orders", "id"),))
 
 
@@ -287,13 +289,13 @@ def cancel_order(connection: sqlite3.Connection, draw: random.Random) -> None:
 
 
 def rename_product(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """Change a key."""
+    """Give a random product another SKU: change a primary key."""
     old = pick_key(connection, draw, "products", "sku")
     connection.execute(SQL["rename_product"], (f"R-{draw.randrange(10**9):09}", old))
 
 
 def move_lines(connection: sqlite3.Connection, draw: random.Random) -> None:
-    """Change one half of a composite key."""
+    """Renumber the lines of a random order: change one half of a composite key."""
     connection.execute(SQL["move_line"], (pick_key(connection, draw, "orders", "id"),))
 
 

@@ -126,13 +126,13 @@ BY = {"spark": "Spark, with its start", "local": "processes"}
 
 
 def choose_engine() -> str:
-    """Return the engine that moves and compares rows; the demo needs no Java."""
+    """Return the engine that moves and compares rows: Spark if it can be started, else local processes."""
     return "spark" if can_use_spark(Settings()) else "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoProof:
-    """A proof of the demo, and how many rows differed."""
+    """One check that the demo has made: what was compared, and how many rows differed."""
 
     what: str
     rows: int = 0
@@ -142,7 +142,7 @@ class DemoProof:
 
 
 class Demo:
-    """The demo with one broker, in one folder."""
+    """The steps of `venus demo` with one broker, in one folder."""
 
     def __init__(self, home: Path, sizes: dict[str, int], say: Callable[[str], None]) -> None:
         self._home = home
@@ -163,23 +163,23 @@ class Demo:
         for title, step in self.steps():
             self._say(f"* {title}")
             step()
-        self._note_figures()
+        self._record_figures()
         return self._proofs
 
     def steps(self) -> tuple[Step, ...]:
-        """Return the steps in order."""
+        """Return the title and the function of each step, in order."""
         return (
             ("A shop in SQLite, an embedded PostgreSQL", self._set_up),
             ("Assess and check", self._assess),
             ("One command installs, loads and follows while the shop is in use", self._run),
-            ("Kill it (kill -9) and start it again", self._crash),
+            ("Kill it (kill -9) and start it again", self._kill_and_restart),
             ("A second target, with the source file moved away; the broker as a service", self._add_second_target),
             ("The source is back, all in one process again: both targets follow", self._run_both),
             ("Damage rows at a target: verify finds and repairs them", self._verify),
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return the measured figures."""
+        """Return the figures that the demo has measured, by name."""
         return self._figures
 
     def look_around(self) -> dict[str, str]:
@@ -199,7 +199,7 @@ class Demo:
         }
 
     def close(self) -> None:
-        """Stop all processes."""
+        """Stop all processes of the demo."""
         try:
             self._workload.stop()
         finally:
@@ -209,6 +209,7 @@ class Demo:
     # -- the steps -----------------------------------------------------------------------------------------------
 
     def _set_up(self) -> None:
+        """Create the shop and the configuration, and start PostgreSQL."""
         started = time.monotonic()
         rows = build_shop(self._source, **self._sizes)
         self._postgres.start()
@@ -217,15 +218,18 @@ class Demo:
         self._say(f"  {rows:,} rows in 4 tables; ready after {time.monotonic() - started:.1f} s")
 
     def _configure(self, more: str = "") -> None:
+        """Write venus.toml; `more` is the section of a second target."""
         main = self._postgres.url("shop")
         text = CONFIGURATION.format(main=main, more=more, grpc=self._ports[0], http=self._ports[1])
         (self._home / "venus.toml").write_text(text)
 
     def _assess(self) -> None:
+        """Run `venus assess` and `venus check`, and keep the forecast."""
         self._forecast = self._commands.run("assess")["forecast"]
         self._commands.run("check")
 
     def _prove_installed(self) -> None:
+        """Check that a second installation of the triggers creates nothing."""
         started = time.monotonic()
         again = self._commands.run("install-triggers")
         if again["created"]:
@@ -235,18 +239,20 @@ class Demo:
         )
 
     def _run(self) -> None:
+        """Start `venus run` while the shop is in use, wait for the load, and compare the databases."""
         self._workload.start()
         started = time.monotonic()
         self._commands.start("run", "run", "--install", "--json")
         loaded = wait_for(lambda: self._find_event("loaded"), "the load", CATCH_UP_TIMEOUT_S)
-        self._note_load(loaded["rows"], elapsed_s(started))
+        self._record_load(loaded["rows"], elapsed_s(started))
         self._prove_installed()
         self._stay_busy()
         self._workload.stop()
         self._wait_for_targets("main")
         self._compare("loaded and followed under load", "shop", started)
 
-    def _note_load(self, rows: int, seconds: float) -> None:
+    def _record_load(self, rows: int, seconds: float) -> None:
+        """Record the figures of a load, and compare them with the forecast."""
         self._figures["rows loaded into main"] = rows
         self._figures["loaded, rows/s"] = round(rows / seconds)
         self._say(f"  {rows:,} rows in {seconds:.1f} s, while the shop wrote")
@@ -263,7 +269,8 @@ class Demo:
         events = (json.loads(line) for line in reversed(lines) if f'"{name}"' in line and line.endswith("}"))
         return next((event for event in events if event.get("event") == name), None)
 
-    def _crash(self) -> None:
+    def _kill_and_restart(self) -> None:
+        """Kill `venus run` under load, start it again, and compare the databases."""
         started = time.monotonic()
         self._workload.start()
         self._stay_busy(BUSY_S / 2)
@@ -276,6 +283,7 @@ class Demo:
         self._compare("kill -9 under load", "shop", started)
 
     def _add_second_target(self) -> None:
+        """Load a second target while the source is away, and compare it with the source."""
         self._commands.stop("run")
         self._configure(SECOND.format(second=self._postgres.url("second")))
         self._start("broker")
@@ -295,6 +303,7 @@ class Demo:
             shutil.move(file, self._home / file.name)
 
     def _run_both(self) -> None:
+        """Apply changes to both targets with `venus run`, and compare them with the source."""
         started = time.monotonic()
         self._commands.stop("broker")
         self._start("run")
@@ -306,6 +315,7 @@ class Demo:
         self._compare("source back, second target", "second", started)
 
     def _verify(self) -> None:
+        """Damage a target, and check that `venus verify` finds and repairs exactly that."""
         started = time.monotonic()
         engine = choose_engine()
         found = damage_and_repair(self._commands, "main", self._postgres.url("shop"), engine)
@@ -329,7 +339,7 @@ class Demo:
             raise DemoFailed(f"venus {name} ended", hint=f"see {self._home / 'venus.log'}")
 
     def _stay_busy(self, seconds: float = BUSY_S) -> None:
-        """Let the workload run; its failure is a failure of the demo."""
+        """Let the workload run for some seconds; if it fails, raise its error."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self._workload.error is None:
             time.sleep(0.05)
@@ -345,6 +355,7 @@ class Demo:
         waiting = 1
 
         def is_done() -> bool:
+            """Return whether the source's log is empty and the targets have applied the whole queue."""
             nonlocal waiting
             found = self._commands.run("status", codes=(0, 1), quiet=True)
             waited, waiting = waiting, sum(t["log_rows"] for t in found["source"]["tables"])
@@ -356,6 +367,7 @@ class Demo:
         wait_for(is_done, f"{' and '.join(targets)} to catch up", CATCH_UP_TIMEOUT_S, every_s=0.5)
 
     def _compare(self, what: str, database: str, started: float, *, source: Path | None = None) -> None:
+        """Compare the shop with a database of the target server, and record the result."""
         found = compare_shop(source or self._source, self._postgres.url(database))
         proof = DemoProof(
             what=what,
@@ -367,7 +379,8 @@ class Demo:
         self._proofs.append(proof)
         self._say(f"  compared {found.total:,} rows: {found.different:,} different")
 
-    def _note_figures(self) -> None:
+    def _record_figures(self) -> None:
+        """Record the figures at the end of the demo, mainly from `venus status`."""
         status = self._commands.run("status", codes=(0, 1))
         counters = status["broker"]["counters"]
         lag = {name: value for name, value in status["lag"]["end_to_end_s"].items() if value is not None}
@@ -384,6 +397,7 @@ class Demo:
         figures["status"] = status["verdict"]
 
     def _pids(self) -> list[int]:
+        """Return the ids of the processes that still run."""
         own = [process.pid for process in self._commands.running.values()]
         return own + ([pid] if (pid := self._postgres.pid) else [])
 

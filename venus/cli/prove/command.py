@@ -86,7 +86,7 @@ def prove(
 
 
 def run_proof(run: Invocation, url: str, request: ProofRequest, found: ProofReport, details: Details) -> None:
-    """Run all parts in the scratch that a URL names."""
+    """Run all parts of `venus prove` in the scratch schema that a URL names."""
     from venus.adapters.dialects.proving_contract import open_scratch
     from venus.cli.prove.run import ProofRun, ScratchMarker, ScratchNotEmpty
     from venus.config import Settings
@@ -118,7 +118,7 @@ def name_option() -> Iterator[None]:
 
 
 def format_report(found: ProofReport) -> list[RenderableType]:
-    """Format the report for a terminal."""
+    """Format the report of `venus prove` for a terminal."""
     from venus.cli.prove.results import FAILED, PASSED, SKIPPED
 
     columns = ("subject", "passed", "failed", "does not apply")

@@ -25,7 +25,7 @@ BYTES_MAX = 1 << 20
 
 @dataclass(slots=True)
 class FollowedCut:
-    """Content of one cut."""
+    """Content of one cut: sections of changes, batches, and the state of fills after the cut."""
 
     sections: list[TableChanges] = field(default_factory=list)
     batches: list[BatchRecord] = field(default_factory=list)
@@ -33,11 +33,12 @@ class FollowedCut:
 
     @property
     def count(self) -> int:
+        """The number of changes in the cut."""
         return sum(s.count for s in self.sections)
 
 
 class Follower:
-    """A reader of one source, in one epoch."""
+    """Reader of one source in one epoch, which keeps the rows as a target would have them."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -51,7 +52,7 @@ class Follower:
         self.read_registry()
 
     def read_registry(self) -> None:
-        """Read the registered versions."""
+        """Read the registered versions of all tables."""
         for table in self.source.registry.read_registered_tables():
             self.schemas.setdefault((table.schema.table_id, table.schema.version), table.schema)
             self.tables.setdefault(table.schema.table_id, {})
@@ -96,7 +97,7 @@ class Follower:
         raise AssertionError("the same table has halted twice")
 
     def due(self) -> list[FillState]:
-        """Return the unfinished fills."""
+        """Return the unfinished fills of active tables."""
         return [
             t.fill for t in self.source.registry.read_registered_tables() if not t.fill.done and t.state == "ACTIVE"
         ]
@@ -122,6 +123,7 @@ class Follower:
         return seen
 
     def _record(self, batch_no: int, sequence: int, count: int) -> BatchRecord:
+        """Build the record of a batch."""
         return BatchRecord(
             batch_no=BatchNo(batch_no),
             epoch=self.epoch,
@@ -133,18 +135,19 @@ class Follower:
     def _read_all(
         self, cut: Cut, fills: Seq[FillState], seen: FollowedCut, *, rows_max: int, bytes_max: int, fill_rows: int
     ) -> Iterator[TableChanges]:
+        """Read a cut; yield its sections of changes, which are checked, and then those of its fills."""
         keys: set[tuple[int, bytes]] = set()
         changed: set[int] = set()
         for section in cut.read_sections(rows_max=rows_max, bytes_max=bytes_max):
-            self._check(section, keys, changed, rows_max=rows_max, bytes_max=bytes_max)
+            self._check_section(section, keys, changed, rows_max=rows_max, bytes_max=bytes_max)
             yield section
         for fill in fills:
-            yield from self._fill(cut, fill, seen, rows_max=fill_rows, bytes_max=bytes_max)
+            yield from self._read_fill_chunk(cut, fill, seen, rows_max=fill_rows, bytes_max=bytes_max)
 
-    def _check(
+    def _check_section(
         self, section: TableChanges, keys: set[tuple[int, bytes]], changed: set[int], *, rows_max: int, bytes_max: int
     ) -> None:
-        """Check the contract's guarantees for a section."""
+        """Check that a section fulfils the contract's guarantees."""
         assert section.count <= rows_max
         assert section.nbytes <= bytes_max or section.count == 1
         assert (section.table_id, section.schema_version) in self.schemas
@@ -158,9 +161,10 @@ class Follower:
             assert (section.table_id, record_id) not in keys, "each key appears once per cut"
             keys.add((section.table_id, record_id))
 
-    def _fill(
+    def _read_fill_chunk(
         self, cut: Cut, fill: FillState, seen: FollowedCut, *, rows_max: int, bytes_max: int
     ) -> Iterator[TableChanges]:
+        """Read the next chunk of a fill; yield its sections, and the markers at both ends of a sweep."""
         version = max(v for t, v in self.schemas if t == fill.table_id)
         if fill.sweep_from and not fill.cursor:
             at = self.next_sequence + seen.count
@@ -180,12 +184,13 @@ class Follower:
     def take(self, seen: FollowedCut) -> None:
         """Apply a committed cut by the paper's rules for isDeleted, as docs/explanation/departures.md corrects them."""
         for section in seen.sections:
-            self._apply(section)
+            self._apply_section(section)
             self.next_sequence += section.count
         self.next_batch = int(seen.batches[-1].batch_no) + 1
         assert self.next_sequence == seen.batches[-1].last_sequence + 1
 
-    def _apply(self, section: TableChanges) -> None:
+    def _apply_section(self, section: TableChanges) -> None:
+        """Apply a section of a committed cut to the rows that are kept."""
         table = self.tables[section.table_id]
         if section.kind is ChangeKind.TRUNCATE:
             table.clear()
@@ -196,6 +201,7 @@ class Follower:
             self._apply_changes(table, section)
 
     def _apply_changes(self, table: dict[Key, tuple[int, Row]], section: TableChanges) -> None:
+        """Apply the deletions, and then the new rows, of a section to the rows of its table."""
         layout = Layout.of(self.schemas[section.table_id, section.schema_version])
         names = [c.name for c in layout.columns]
         keys = list(zip(*keys_to_columns(section.record_ids, layout), strict=True))

@@ -52,11 +52,13 @@ def render_page(report: ProofReport) -> str:
 
 
 def _html_grid(heads: tuple[str, ...], rows: Iterable[str], kind: str = "") -> str:
+    """Return an HTML table; the rows are HTML cells already."""
     head = f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in heads)}</tr>" if heads else ""
     return f'<table class="{kind}">{head}{"".join(f"<tr>{row}</tr>" for row in rows)}</table>'
 
 
 def _html_failures(report: ProofReport) -> str:
+    """Return the HTML section of the failed cases; empty if there is none."""
     if not report.failures:
         return ""
     rows = (
@@ -68,7 +70,7 @@ def _html_failures(report: ProofReport) -> str:
 
 
 def _html_section(section: ReportSection) -> str:
-    """Return a subject as a line that expands to its cases. A subject with a failure is expanded already."""
+    """Return the cases of a subject as an HTML section, which is collapsed unless a case has failed."""
     failed = section.count(FAILED)
     pill = f"{failed} failed" if failed else f"{section.count(PASSED)} passed"
     tone = "bad" if failed else "good"
@@ -80,6 +82,7 @@ def _html_section(section: ReportSection) -> str:
 
 
 def _html_case(case: CaseResult) -> str:
+    """Return the HTML cells of a case."""
     tone = _TONES.get(case.outcome, "")
     outcome = f'<span class="pill {tone}">{escape(case.outcome)}</span>' if tone else escape(case.outcome)
     why = f'<span class="soft">{escape(case.why)}</span>'
@@ -87,6 +90,7 @@ def _html_case(case: CaseResult) -> str:
 
 
 def _html_figures(report: ProofReport) -> str:
+    """Return the HTML section of the measured figures; empty if there is none."""
     if not report.figures:
         return ""
     rows = (
@@ -97,6 +101,7 @@ def _html_figures(report: ProofReport) -> str:
 
 
 def _html_plans(report: ProofReport) -> str:
+    """Return the HTML section of the database's plans; empty if there is none."""
     if not report.plans:
         return ""
     shown = "".join(f"<h3>{escape(name)}</h3><pre>{escape(chr(10).join(steps))}</pre>" for name, steps in report.plans)

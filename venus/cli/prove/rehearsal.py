@@ -29,7 +29,7 @@ OTHER_FILES = ("scratch", "verify")
 
 
 class Rehearsal:
-    """The steps on one scratch schema."""
+    """Rehearsal of an installation: independent steps in one scratch schema."""
 
     def __init__(self, scratch: ScratchSchema, report: ProofReport, details: Details) -> None:
         self._scratch = scratch
@@ -38,7 +38,7 @@ class Rehearsal:
 
     @contextmanager
     def _record_case(self, section: str, name: str) -> Iterator[None]:
-        """Record whether the block fails."""
+        """Record in the report whether the block fails."""
         began, outcome, why = time.monotonic(), PASSED, ""
         try:
             yield
@@ -94,11 +94,11 @@ class Rehearsal:
                     app.commit()
 
     def _steps(self, app: Application, source: Source) -> Iterator[tuple[str, Callable[[], object]]]:
-        """Yield the steps after the installation."""
+        """Yield the name and the function of each step after the installation."""
         yield "reading of the existing rows", lambda: Follower(source).drain(fill_rows=1000)
         yield "a small cut", lambda: self._change(app, source, 3)
         yield "a large cut", lambda: self._change(app, source, ROWS)
-        yield "heartbeat and backlog", lambda: self._watch(source)
+        yield "heartbeat and backlog", lambda: self._watch_source(source)
         yield "dictionary", lambda: self._read_dictionary(source)
         yield "states of a table", lambda: self._set_states(source)
         yield "a table leaves capture and returns", lambda: self._release(source)
@@ -107,6 +107,7 @@ class Rehearsal:
         yield "a cut behind it all", lambda: self._change(app, source, 5)
 
     def _change(self, app: Application, source: Source, rows: int) -> None:
+        """Change rows as an application does, and capture the changes."""
         for number in range(rows):
             app.execute("UPDATE proof SET name = ? WHERE id = ?", f"changed {rows}", number)
         run_transaction(app, "UPDATE proof_line SET amount = amount + 1", "DELETE FROM proof WHERE id = 17")
@@ -114,7 +115,7 @@ class Rehearsal:
         app.commit()
         Follower(source).drain()
 
-    def _watch(self, source: Source) -> None:
+    def _watch_source(self, source: Source) -> None:
         """Run the statements by which capture waits for changes and reports its state."""
         source.capture.write_heartbeat()
         source.capture.wait(0.01)
@@ -128,6 +129,7 @@ class Rehearsal:
         Follower(source).drain()
 
     def _read_dictionary(self, source: Source) -> None:
+        """Run the statements that read the database's dictionary."""
         dictionary = source.dictionary
         dictionary.read_tables(["*"], [])
         dictionary.read_table_names()
@@ -138,6 +140,7 @@ class Rehearsal:
         source.registry.read_released_tables()
 
     def _set_states(self, source: Source) -> None:
+        """Pause and resume a table, and read it again by a fill and by a sweep."""
         number = Follower(source).table_id("proof")
         source.registry.set_table_state(number, "PAUSED", "by hand")
         source.registry.set_table_state(number, "ACTIVE", "")
@@ -146,6 +149,7 @@ class Rehearsal:
         Follower(source).drain(fill_rows=1000)
 
     def _release(self, source: Source) -> None:
+        """Release a table from capture, and capture it again."""
         number = Follower(source).table_id("proof_line")
         source.installer.release([number])
         source.installer.drop_logs({number: "rehearsal"})
@@ -153,11 +157,13 @@ class Rehearsal:
         Follower(source).drain()
 
     def _alter(self, app: Application, source: Source) -> None:
+        """Add a column as an application does, and follow the new version of the table."""
         run_transaction(app, f"ALTER TABLE proof ADD extra {self._scratch.types['int']} DEFAULT 7")
         source.capture.refresh_schemas()
         Follower(source).drain(fill_rows=1000)
 
     def _survey(self) -> None:
+        """Run the statements of `venus assess`."""
         survey(self._scratch.settings(), SurveyRequest(include=["*"], exclude=[], count_rows=True, sample_s=5.0))
 
     # -- statements ---------------------------------------------------------------------------------------------
@@ -176,6 +182,7 @@ class Rehearsal:
                 self._report.section(STATEMENTS).cases[-1] = run
 
     def _explain(self, recorded: RecordedStatements) -> None:
+        """Record the plans of the statements, and whether each uses an index."""
         with self._record_case(PLANS, "the database explains its plans"):
             for check in self._scratch.explain(recorded):
                 self._report.plans.append((check.name, check.steps))
@@ -185,7 +192,7 @@ class Rehearsal:
 
 
 def note_unreached(scratch: ScratchSchema, report: ProofReport, reached: RecordedStatements) -> None:
-    """Add the blocks that were never rendered, because they are not proved."""
+    """Add the SQL blocks that the rehearsal did not run or parse: passed if a case ran them, else skipped."""
     section = report.section(STATEMENTS)
     known = {case.name for case in section.cases}
     for file, block in scratch.statements.names():

@@ -22,7 +22,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """One behaviour, and whether the server shows it."""
+    """One behaviour that VENUS relies on, and whether the server shows it."""
 
     name: str
     outcome: str
@@ -32,7 +32,7 @@ class CaseResult:
 
 @dataclass(slots=True, kw_only=True)
 class ReportSection:
-    """The cases of one subject."""
+    """The results of the cases of one subject."""
 
     title: str
     cases: list[CaseResult] = field(default_factory=list)
@@ -44,7 +44,7 @@ class ReportSection:
 
 @dataclass(slots=True, kw_only=True)
 class ProofReport:
-    """All results of a run."""
+    """All results of a run of `venus prove`."""
 
     version: str
     taken_at: str
@@ -58,7 +58,7 @@ class ProofReport:
     left_out: list[str] = field(default_factory=list)
 
     def section(self, title: str) -> ReportSection:
-        """Return the section of this title, new if there is none."""
+        """Return the section with this title; add it if there is none."""
         for section in self.sections:
             if section.title == title:
                 return section
@@ -140,7 +140,7 @@ class Details:
         self.texts.append(f"== {name}\n{''.join(traceback.format_exception(error))}")
 
     def write(self) -> bool:
-        """Write the file; return whether there was something to write."""
+        """Write the log, unless there was no error; return whether it was written."""
         self.path.unlink(missing_ok=True)
         if self.texts:
             self.path.write_text("\n".join(self.texts), encoding="utf-8")

@@ -37,7 +37,7 @@ WRITER_SECTION, END = "Writers against capture", "The end"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofRequest:
-    """The options of a run."""
+    """The options of a run of `venus prove`."""
 
     minutes: float
     rows: int
@@ -47,7 +47,7 @@ class ProofRequest:
 
 
 class ScratchNotEmpty(Refused):
-    """The schema has objects."""
+    """The scratch schema has objects, although it must be empty."""
 
 
 class ScratchMarker:
@@ -58,7 +58,7 @@ class ScratchMarker:
         self._path = state_folder() / f"prove-{digest}.json"
 
     def read(self) -> tuple[str, bool] | None:
-        """Return when the unfinished run began, and whether it still runs; None if there is none."""
+        """Return when the unfinished run in the schema began, and whether it still runs; None if there is none."""
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
             began, pid, started = str(found["began"]), int(found["pid"]), float(found["started"])
@@ -135,7 +135,7 @@ def _describe_removal(scratch: ScratchSchema) -> str:
 
 
 class ProofRun:
-    """One run."""
+    """One run of `venus prove`, with all its parts, in one scratch schema."""
 
     def __init__(self, scratch: ScratchSchema, request: ProofRequest, report: ProofReport, details: Details) -> None:
         self._scratch = scratch
@@ -167,9 +167,11 @@ class ProofRun:
             self._scratch.clear()
 
     def _rehearse(self, reached: RecordedStatements) -> None:
+        """Rehearse an installation and its removal."""
         Rehearsal(self._scratch, self._report, self._details).run(reached)
 
     def _run_writers(self, say: Callable[[str], None]) -> None:
+        """Let writers work during capture, and record whether the captured rows are right."""
         minutes = self._request.minutes
         if not minutes:
             self._report.left_out.append("writers")
@@ -177,14 +179,16 @@ class ProofRun:
         say(f"writers for {minutes:g} min")
         name = f"what was captured of {count_phrase(count_writers(self._scratch), 'writer')} equals the table"
         with self._record_case(WRITER_SECTION, name):
-            self._run_part(self._write)
+            self._run_part(self._run_workload)
 
-    def _write(self) -> None:
+    def _run_workload(self) -> None:
+        """Run the writers, and record how many of their transactions ended in which way."""
         counts = run_writers(self._scratch, seed=self._request.seed, seconds=self._request.minutes * 60)
         for what, number in sorted(counts.ended.items()):
             self._report.figures.append((f"transactions of the writers: {what}", float(number), ""))
 
     def _measure_cost(self, say: Callable[[str], None]) -> None:
+        """Measure what triggers cost, unless this part is left out."""
         if not self._request.rows:
             self._report.left_out.append("cost of triggers")
             return
@@ -204,6 +208,7 @@ class ProofRun:
         self._report.section(section).cases.append(CaseResult(name=name, outcome=outcome, why=why))
 
     def _compare_catalogue(self, before: str) -> None:
+        """Record whether the catalogue of the schema is the same as before the run."""
         with self._record_case(END, "the catalogue is as it was before"):
             after = self._scratch.dump()
             if after != before:

@@ -53,7 +53,7 @@ def count_writers(scratch: ScratchSchema) -> int:
 
 
 def run_writers(scratch: ScratchSchema, *, seed: int, seconds: float) -> WriterCounts:
-    """Let the writers work for a while during capture, then compare. Raises WorkloadFailed."""
+    """Let the writers work for a while during capture, then compare the rows. Raises WorkloadFailed."""
     with closing(scratch.connect()) as app:
         run_transaction(
             app, f"CREATE TABLE proof_writers (id {scratch.types['int']} NOT NULL PRIMARY KEY, v varchar(40))"
@@ -75,7 +75,7 @@ def _write_and_follow(scratch: ScratchSchema, follower: Follower, *, seed: int, 
     """Capture while the writers work; return when all of them have ended."""
     stop, counts = threading.Event(), WriterCounts()
     writers = [
-        threading.Thread(target=_write, args=(scratch, random.Random(seed * 1000 + n), stop, counts), daemon=True)
+        threading.Thread(target=_run_writer, args=(scratch, random.Random(seed * 1000 + n), stop, counts), daemon=True)
         for n in range(count_writers(scratch))
     ]
     for writer in writers:
@@ -99,7 +99,8 @@ def _is_over(counts: WriterCounts, late_s: float) -> bool:
     return late_s > END_S or (late_s > 0 and counts.ended["commit"] >= COMMITS_MIN)
 
 
-def _write(scratch: ScratchSchema, rng: random.Random, stop: threading.Event, counts: WriterCounts) -> None:
+def _run_writer(scratch: ScratchSchema, rng: random.Random, stop: threading.Event, counts: WriterCounts) -> None:
+    """Run random transactions until `stop`, and count how they end."""
     refused = 0
     try:
         with closing(scratch.connect()) as app:
@@ -122,6 +123,7 @@ def _write(scratch: ScratchSchema, rng: random.Random, stop: threading.Event, co
 
 
 def _change_row(app: Application, rng: random.Random) -> None:
+    """Change a random row: insert, update or delete it, or change its key."""
     key, value = rng.randrange(KEYS), f"{rng.random()}"
     match rng.choice(("insert", "update", "update", "delete", "move")):
         case "insert":
@@ -186,7 +188,7 @@ def _create_cost_tables(scratch: ScratchSchema) -> None:
 
 
 def _time_rows(inserted: tuple[int, float]) -> float:
-    """Return the microseconds for each row."""
+    """Return the microseconds that each inserted row took."""
     rows, seconds = inserted
     return seconds / rows * 1_000_000
 

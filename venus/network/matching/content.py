@@ -37,7 +37,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class _WantedColumn:
-    """A column that predicates name, and the forms of its values that they are compared with."""
+    """A column that predicates name, and the forms in which they compare its values."""
 
     column: Column
     sort: PredicateSort | None
@@ -206,7 +206,7 @@ class ContentIndex:
         self._is_stale = False
 
     def _check_doubtful(self, events: Events, columns: Columns, rows: Ids, ids: Ids) -> Bools:
-        """Return which pairs match, after a comparison of those at a bound."""
+        """Return which pairs match: pairs with a value at a rounded bound are evaluated exactly, all others match."""
         doubtful: Bools = np.zeros(len(rows), np.bool_)
         for name, low in self._low.items():
             values = events.numbers[name][rows]
@@ -222,6 +222,7 @@ class ContentIndex:
             assert predicate is not None
 
             def select(wanted: Column, chosen: pa.Array = chosen) -> pa.Array:
+                """Return the values of a column in the doubtful rows."""
                 return columns(wanted).all.take(chosen)
 
             sure[pairs] = evaluate_predicate(predicate, select, len(pairs))

@@ -66,7 +66,7 @@ class HPartition:
         found = [
             self._compare(points, rows, self._groups[group].ids, counts[rows], starts[rows])
             for group in range(len(self._groups))
-            for rows in _steps(np.flatnonzero(best == group), counts)
+            for rows in _split_rows(np.flatnonzero(best == group), counts)
         ]
         if not found:
             return NONE
@@ -100,7 +100,7 @@ def estimate_copies(interests: Sequence[Interest], *, size: int, segments: int) 
 
 
 class _Group:
-    """The subspaces of some columns, one after the other: `ids` of one begin at `_starts`."""
+    """The subspaces of a group of columns; `ids` has their interests one after the other, from `_starts` on."""
 
     def __init__(self, ranges: Ranges, edges: list[Floats], columns: tuple[int, ...], segments: int) -> None:
         self._columns, self._segments = columns, segments
@@ -132,7 +132,7 @@ class _Group:
 
 
 def _edges(low: Floats, high: Floats, segments: int) -> Floats:
-    """Return the inner ends of a column's segments."""
+    """Return the boundaries between a column's segments: quantiles of the ends of ranges."""
     ends = np.concatenate([low[np.isfinite(low)], high[np.isfinite(high)]])
     if not len(ends):
         return np.full(segments - 1, np.inf)
@@ -140,8 +140,8 @@ def _edges(low: Floats, high: Floats, segments: int) -> Floats:
     return found
 
 
-def _steps(rows: Ids, counts: Ids) -> list[Ids]:
-    """Split rows so that no step compares many more pairs than PAIRS."""
+def _split_rows(rows: Ids, counts: Ids) -> list[Ids]:
+    """Split rows of events into parts, none of which compares many more pairs than PAIRS."""
     if not len(rows):
         return []
     step = (counts[rows].cumsum() - counts[rows]) // PAIRS
@@ -231,10 +231,10 @@ class IntervalIndex:
             return NONE
         points = self._ranges.points(events)
         step = max(1, PAIRS // self._count)
-        found = [self._block(points[at : at + step], at) for at in range(0, events.count, step)]
+        found = [self._match_block(points[at : at + step], at) for at in range(0, events.count, step)]
         return Matches(np.concatenate([rows for rows, _ in found]), np.concatenate([ids for _, ids in found]))
 
-    def _block(self, points: Floats, at: int) -> tuple[Ids, Ids]:
+    def _match_block(self, points: Floats, at: int) -> tuple[Ids, Ids]:
         """Return the matching pairs of a block of events that begins at event `at`."""
         rows = np.repeat(np.arange(len(points)), self._count)
         interests = np.tile(np.arange(self._count), len(points))
@@ -317,7 +317,7 @@ class NumberedIndex:
 
 
 def choose_range_index(interests: Sequence[Interest], sample: Events) -> InterestIndex:
-    """For interests without an equality, return the index that has fewer candidates for the sample."""
+    """Return the index with fewer candidates for the sample, for interests without an equality."""
     plain = IntervalIndex(interests)
     if len(interests) < FEW or not sample.count:
         return plain

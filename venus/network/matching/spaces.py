@@ -177,7 +177,7 @@ class SpaceCut:
     bit: int = -1
 
     def sides(self, interest: Interest) -> tuple[bool, bool]:
-        """Return on which sides an interest may match; NULL is on the first."""
+        """Return whether an interest may match on the first and on the second side of the cut; NULL is on the first."""
         if self.bit >= 0:
             keys = interest.equal.get(self.column)
             if keys is None:
@@ -190,7 +190,7 @@ class SpaceCut:
         return low < self.at, high >= self.at
 
     def second(self, events: HashedEvents, rows: Ids) -> np.ndarray:
-        """Return which of these events are on the second side."""
+        """Return which of these events are on the second side of the cut."""
         if self.bit >= 0:
             found: np.ndarray = events.hashes(self.column)[rows] >> self.bit & 1 == 1
             return found
@@ -309,7 +309,7 @@ class ContentSpace:
             return
         some = list(itertools.islice(leaf.interests.values(), SAMPLE))
         best = min(
-            ((max(_sizes(some, cut)), cut) for cut in _cuts(some, columns, len(leaf.path))),
+            ((max(_count_sides(some, cut)), cut) for cut in _cuts(some, columns, len(leaf.path))),
             key=lambda found: (found[0], found[1].column, found[1].bit),
             default=None,
         )
@@ -384,13 +384,14 @@ def _cuts(interests: Sequence[Interest], columns: Sequence[str], depth: int) -> 
             yield SpaceCut(column, bit=depth % HASH_BITS)
 
 
-def _sizes(interests: Sequence[Interest], cut: SpaceCut) -> tuple[int, int]:
+def _count_sides(interests: Sequence[Interest], cut: SpaceCut) -> tuple[int, int]:
     """Return how many interests would be on each side of a cut."""
     sides = [cut.sides(one) for one in interests]
     return sum(first for first, _ in sides), sum(second for _, second in sides)
 
 
 def _key_bytes(key: Hashable) -> bytes:
+    """Return the bytes of a key that is encoded already."""
     assert isinstance(key, bytes), "interests and events are encoded"
     return key
 

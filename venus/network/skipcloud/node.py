@@ -248,6 +248,7 @@ class OverlayNode(Generic[P, R]):
         """Whether this broker is the one member of its cluster that may move to this target."""
 
         def rank(address: str) -> int:
+            """Return the rank of a broker for this target; the member with the highest rank may move."""
             return xxhash.xxh3_64_intdigest(f"{address} {target}".encode())
 
         return all(rank(self.address) > rank(address) for address in self.views.top)

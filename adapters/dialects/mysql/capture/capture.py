@@ -37,7 +37,7 @@ WATCH_S = 1.0
 
 
 class MysqlCapture(SourceCapture):
-    """The part of a source that finds and reads changes."""
+    """The part of a MariaDB or MySQL source that detects and reads changes."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class MysqlCapture(SourceCapture):
         return [c.known.schema for c in loaded.captured if (c.known.table_id, c.known.schema.version) not in known]
 
     def _retry_halted_tables(self, loaded: MysqlCaptureState, lacks: Container[int]) -> None:
-        """Resume tables that may be read again, and those that halted at a row and were written to since."""
+        """Resume halted tables that VENUS may read again, or that were written to since they halted at a row."""
         readable = [c.known for c in loaded.captured if c.table_id not in lacks]
         for known in (k for k in readable if is_unreadable(k.table)):
             registry.set_state(self._writer, known.table_id, *state_before_halt(known.table))
@@ -91,15 +91,18 @@ class MysqlCapture(SourceCapture):
 
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
         loaded = self._load()
-        self._check_numbers(loaded)
+        self._check_innodb_numbers(loaded)
         try:
             return open_cut(self._reader, self._writer, loaded, fills, self._pace, self._halts, self._registry.restores)
         except SchemaChanged:
             self._registry.definitions.clear()  # the text of a definition may change although its time does not
             raise
 
-    def _check_numbers(self, loaded: MysqlCaptureState) -> None:
-        """Check periodically whether InnoDB's number of a table has changed: TRUNCATE leaves no other trace."""
+    def _check_innodb_numbers(self, loaded: MysqlCaptureState) -> None:
+        """Check periodically whether InnoDB's number of a table has changed: TRUNCATE leaves no other trace.
+
+        Raises SchemaChanged if one has.
+        """
         if self._monotonic() < self._watched_at + WATCH_S:
             return
         now, noted = self._marks.read_present(), self._marks.read_stored()
@@ -132,7 +135,7 @@ class MysqlCapture(SourceCapture):
     def limit_logs(self) -> None:
         if self._log.is_set and registry.is_installed(self._writer):
             tables = [c.known.table for c in self._load().captured]
-            full = list(find_full_logs(tables, self._read_waiting(), self._log))
+            full = list(find_full_logs(tables, self._count_waiting(), self._log))
             if full and schema_changes.stop_tables(self._writer, full, full_log_reason(self._log)):
                 self._registry.invalidate()
 
@@ -140,7 +143,8 @@ class MysqlCapture(SourceCapture):
         self._writer.limit_lock_waits()
 
     def read_backlog(self) -> dict[int, tuple[int, int]]:
-        waiting, age = self._read_waiting(), 0
+        """Return by table_id how many log rows wait, and the age in seconds of the server's oldest open writer."""
+        waiting, age = self._count_waiting(), 0
         if self._marks.visible:
             try:
                 age = int(self._writer.row(statement("registry", "blockers"))[0])
@@ -150,7 +154,8 @@ class MysqlCapture(SourceCapture):
                 self._marks.visible = False
         return {t: (n, age) for t, n in waiting.items()}
 
-    def _read_waiting(self) -> dict[int, int]:
+    def _count_waiting(self) -> dict[int, int]:
+        """Return how many log rows of each captured table wait; omit tables whose log this user may not read."""
         captured = self._load().captured
         try:
             return registry.count_waiting(self._writer, [c.table_id for c in captured], LOG_ROWS_COUNTED_MAX)
@@ -173,6 +178,7 @@ class MysqlCapture(SourceCapture):
         return connection.describe_sessions(self._writer, "holders") if self._marks.visible else ""
 
     def _load(self, *, again: bool = False) -> MysqlCaptureState:
+        """Return the loaded registry and dictionary; `again`: read them again."""
         loaded = self._registry.load(again=again)
         if self._known is None:
             self._known = {(c.known.table_id, c.known.schema.version) for c in loaded.captured}

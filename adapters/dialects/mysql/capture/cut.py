@@ -1,6 +1,6 @@
 """A cut of a MariaDB or MySQL source: one snapshot to read from, then one short transaction of its own (VENUS 3.3).
 
-InnoDB deletes the newest rows, not those that a snapshot shows. The snapshot therefore only reads, and collects the
+In InnoDB, DELETE sees the newest rows, not those of a snapshot. The snapshot therefore only reads, and collects the
 numbers of the log rows that it contains. The local transaction runs in another session, at READ COMMITTED, and deletes
 exactly these numbers. A late committer's log rows have other numbers and wait for the next cut.
 
@@ -37,7 +37,7 @@ _SIZES = (np.uint8, np.uint32, np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class _NumberRun:
-    """A run of numbers. `gaps` is one gap for all of them, or the gap before each number but the first."""
+    """A run of ascending log row numbers. `gaps` is one gap for all, or the gap before each number but the first."""
 
     first: int
     count: int
@@ -53,7 +53,7 @@ class _NumberRun:
 
 
 class LogNumbers:
-    """The numbers of one log in ascending order, compressed."""
+    """The numbers of the rows of one log table in ascending order, compressed."""
 
     def __init__(self) -> None:
         self._pieces: list[_NumberRun] = []
@@ -84,7 +84,7 @@ class LogNumbers:
             self._pieces.append(_NumberRun(first, count, gap))
 
     def portions(self, rows_max: int) -> Iterator[list[int]]:
-        """Yield all numbers in portions of at most `rows_max`."""
+        """Yield all numbers in lists of at most `rows_max`."""
         for piece in self._pieces:
             if isinstance(piece.gaps, int):
                 for start in range(0, piece.count, rows_max):
@@ -117,7 +117,7 @@ class MysqlFillPace:
     row_bytes: dict[int, int] = field(default_factory=dict)
 
     def next_row_count(self, table_id: int, access: MysqlAccess, rows_left: int, bytes_left: int) -> int:
-        """Return how many rows to read next."""
+        """Return how many rows a fill should read next, to stay about within its limits of rows and bytes."""
         average = self.row_bytes.get(table_id)
         if average is None:
             return min(rows_left, _FIRST_PIECE_ROWS) if access.wide else rows_left
@@ -178,7 +178,7 @@ class MysqlCut:
             self._seen[table_id] = numbers
 
     def _read_numbers(self, table_id: int) -> LogNumbers:
-        """Read the numbers of the log rows in this snapshot. Exactly these rows are deleted later."""
+        """Read the numbers of the log rows that this snapshot shows; `commit` deletes exactly these rows."""
         numbers = LogNumbers()
         with self._reader.stream(statement("cut", "numbers", log=log_table_name(table_id))) as cursor:
             while piece := cursor.fetchmany(_NUMBERS_FETCHED):
@@ -202,7 +202,7 @@ class MysqlCut:
                 budget -= self._pace.record_rows(fill.table_id, access, piece)
                 done = len(piece) < wanted
                 if piece:
-                    cursor = self._cursor_behind(piece[-1], cursor, access, done=done)
+                    cursor = self._cursor_after(piece[-1], cursor, access, done=done)
                 rows += piece
             sections = list(access.build_sections(rows, bytes_max=bytes_max))
         except (UnfitRow, MysqlValueError, NotUnicode) as why:
@@ -210,8 +210,8 @@ class MysqlCut:
             raise self._halts.record_halt(captured.schema, waiting, why, hint=HINT) from why
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
 
-    def _cursor_behind(self, row: Row, cursor: bytes, access: MysqlAccess, *, done: bool) -> bytes:
-        """Return the cursor after a row. The first chunk also finds the end, in the same snapshot."""
+    def _cursor_after(self, row: Row, cursor: bytes, access: MysqlAccess, *, done: bool) -> bytes:
+        """Return the cursor of a fill after this row. In the first chunk, also read the key at which the fill ends."""
         end = FillCursor.parse(cursor).end if cursor else None
         if not cursor and not done:
             (last,) = self._reader.rows(access.last_sql)
@@ -239,6 +239,7 @@ class MysqlCut:
             self._left.record_batch(batches[-1].batch_no)
 
     def _commit_once(self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], below: BatchNo) -> None:
+        """Run the local transaction once; `commit` repeats it after a deadlock."""
         writer = self._writer
         writer.run(statement("registry", "claimed_numbers"))
         with writer.transaction():
@@ -260,13 +261,14 @@ class MysqlCut:
 
 
 def _require_access(captured: MysqlCapturedTable) -> MysqlAccess:
+    """Return the statements that read a table. Raises SchemaChanged if it differs from the registered version."""
     if captured.access is None:
         raise SchemaChanged(f"{captured.schema.qualified_name} differs from the registry")
     return captured.access
 
 
 def delete_exactly(writer: MysqlConnection, log: str, numbers: LogNumbers) -> None:
-    """Delete exactly these log rows, without waiting for uncommitted ones."""
+    """Delete the log rows with these numbers, without waiting for uncommitted rows of other sessions."""
     for portion in numbers.portions(_CLAIM_ROWS):
         rows = ",".join(f"({n})" for n in portion)
         writer.run(statement("registry", "forget_claimed"))
@@ -283,13 +285,13 @@ def open_cut(
     halts: HaltTracker,
     left: RestoreGuard,
 ) -> MysqlCut | None:
-    """Open a snapshot and find the tables that have work in it."""
+    """Open a snapshot and return the cut of its changes and fills; None if it has neither."""
     watched = [c for c in loaded.captured if c.access is not None and c.state != registry.PAUSED]
     reader.begin(statement("cut", "begin"))
     try:
         dirty_sql = "".join(statement("cut", "dirty_table", log=log_table_name(c.table_id)) for c in watched)
         head = reader.row(statement("cut", "head", dirty=dirty_sql))
-        _require_mark(reader, loaded.mark, head[1])
+        _require_unchanged_registry(reader, loaded.mark, head[1])
         dirty = [c for c, something in zip(watched, head[2:], strict=True) if something == "1"]
         by_table = {f.table_id: f for f in fills}
         filling = {c.table_id: (by_table[c.table_id], c) for c in watched if c.table_id in by_table}
@@ -312,13 +314,14 @@ def open_cut(
         raise
 
 
-def _require_mark(reader: MysqlConnection, loaded: str, now: str) -> None:
+def _require_unchanged_registry(reader: MysqlConnection, loaded: str, now: str) -> None:
+    """Raise SchemaChanged if the digest of the registry has changed since it was loaded."""
     if now != loaded:
         raise SchemaChanged(f"source {reader.place}: the registry has changed")
 
 
 def _lock_definitions(reader: MysqlConnection, tables: Seq[MysqlCapturedTable]) -> None:
-    """Hold the definitions of the tables to the end of the snapshot. Raises SchemaChanged if one has changed."""
+    """Lock the definitions of the tables until the snapshot ends. Raises SchemaChanged if one has changed."""
     for captured in tables:
         reader.rows(statement("cut", "pin", table=_require_access(captured).table_sql))
     now = read_definitions(reader, (c.schema.name for c in tables))

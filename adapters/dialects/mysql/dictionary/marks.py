@@ -1,4 +1,4 @@
-"""Marks that show what no trigger notices: InnoDB's numbers of tables, and summaries of their definitions.
+"""Detection of changes that fire no trigger, by marks: InnoDB's numbers of tables, and summaries of definitions.
 
 No trigger fires when a generated column gets another expression, when a column is dropped and added again, or when two
 columns exchange names, and InnoDB keeps the table's number. Two things do change: the text of the definition, and the
@@ -21,12 +21,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
 
 def definition_key(table_id: int) -> int:
-    """Return the key under which a definition is stored beside InnoDB's number. Older versions ignore such keys."""
+    """Return the negative number under which a table's definition is stored as a mark; older versions ignore it."""
     return -table_id
 
 
 def summarise_definition(definition: str, written: str) -> str:
-    """Return the summary of a definition: when it was written, and digests of its columns and of the rest."""
+    """Return a summary of a table's definition: when it was written, and digests of its columns and of the rest."""
     lines = [line.rstrip(",") for line in definition.split("\n")]
     columns = [line for line in lines if line.startswith("  `")]
     return f"{written} {_digest(columns)} {_digest([line for line in lines if line not in columns])}"
@@ -37,17 +37,17 @@ def _digest(lines: list[str]) -> str:
 
 
 def has_other_columns(before: str, now: str) -> bool:
-    """Return whether the declarations of the columns differ."""
+    """Return whether two summaries of a table's definition differ in the declarations of columns."""
     return bool(before) and _split_summary(before)[1] != _split_summary(now)[1]
 
 
 def is_rewritten(before: str, now: str) -> bool:
-    """Return whether the server has written the definition again since then."""
+    """Return whether the server has written the definition again since the summary `before`."""
     return bool(before) and _split_summary(before)[0] != _split_summary(now)[0]
 
 
 def may_have_altered(before: str, now: str, *, moved: bool) -> bool:
-    """Return whether ALTER TABLE may have changed values.
+    """Return whether ALTER TABLE may have changed values between two summaries of a table's definition.
 
     That is so if the columns are declared differently, or if the definition was written again and its text does not
     show why. A new index or comment shows in the text. `moved`: files were copied, so their times prove nothing.
@@ -56,12 +56,12 @@ def may_have_altered(before: str, now: str, *, moved: bool) -> bool:
     return has_other_columns(before, now) or (unexplained and not moved)
 
 
-def _split_summary(look: str) -> list[str]:
-    return look.rsplit(" ", 2)
+def _split_summary(summary: str) -> list[str]:
+    return summary.rsplit(" ", 2)
 
 
 class InnodbNumbers:
-    """InnoDB's numbers of the tables. TRUNCATE gives a table a new number, and so does a rebuild."""
+    """Reader and store of InnoDB's numbers of the tables. A TRUNCATE or a rebuild gives a table a new number."""
 
     def __init__(self, connection: MysqlConnection) -> None:
         self._connection = connection
@@ -71,7 +71,7 @@ class InnodbNumbers:
         self.visible = True
 
     def read_present(self) -> dict[str, str]:
-        """Return the present marks by table, {} if they are hidden. A partitioned table has a number per partition."""
+        """Return InnoDB's present numbers by table, {} if hidden from this user. Each partition has its own number."""
         if not self.visible:
             return {}
         if not self._query:
@@ -92,11 +92,12 @@ class InnodbNumbers:
         return {table: ",".join(sorted(numbers)) for table, numbers in found.items()}
 
     def table_mark(self, table: str, marks: Mapping[str, str]) -> str:
-        """Return the mark of one table, empty if it is unknown."""
+        """Return InnoDB's numbers of one table from `marks` as they are stored; empty if they are unknown."""
         text = marks.get(self._encode_name(table), "")
         return text if len(text) <= 64 else hashlib.sha256(text.encode()).hexdigest()
 
     def _encode_name(self, name: str) -> str:
+        """Return a name in the encoding of InnoDB's own views."""
         if _PLAIN.fullmatch(name):
             return name
         if name not in self._names:
@@ -105,9 +106,9 @@ class InnodbNumbers:
         return self._names[name]
 
     def read_stored(self) -> dict[int, str]:
-        """Return the stored marks by table number."""
+        """Return all stored marks: InnoDB's numbers by table id, summaries of definitions by `definition_key`."""
         return {int(t): str(m) for t, m in self._connection.rows(statement("registry", "known_marks"))}
 
     def store(self, table_id: int, mark: str) -> None:
-        """Store a mark."""
+        """Store a mark, InnoDB's number or the summary of a definition, in place of an earlier one."""
         self._connection.run(statement("registry", "store_mark", table_id=str(table_id), mark=literal(mark)))

@@ -31,7 +31,7 @@ _BEGINNING = "it covers only the beginning of a value; the whole one may be too 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlStructureRows:
-    """The rows of information_schema about one table."""
+    """The rows of information_schema about the indexes and checks of one table."""
 
     indexes: list[Row] = field(default_factory=list)
     checks: list[Row] = field(default_factory=list)
@@ -39,7 +39,7 @@ class MysqlStructureRows:
 
 @dataclass(slots=True)
 class MysqlStructure:
-    """The structure of one table."""
+    """The checks and indexes of one table that a target can have, and a record of everything left out."""
 
     checks: list[Check] = field(default_factory=list)
     indexes: list[Index] = field(default_factory=list)
@@ -49,7 +49,7 @@ class MysqlStructure:
 def read_structure(
     connection: MysqlConnection, parts: Mapping[str, str], *, mariadb: bool
 ) -> Mapping[str, MysqlStructureRows]:
-    """Read the structure of all tables of a database, by name."""
+    """Read the dictionary's rows about indexes and checks of all tables of a database, by table name."""
     found: dict[str, MysqlStructureRows] = defaultdict(MysqlStructureRows)
     expression = "NULL" if mariadb else "s.expression"
     for row in connection.rows(statement("structure", "indexes", expression=expression, **parts)):
@@ -68,7 +68,7 @@ def build_structure(
     key: tuple[str, ...],
     column_rows: Iterable[Row],
 ) -> MysqlStructure:
-    """Return the structure of one table as a target can have it. Pure."""
+    """Translate the checks and indexes of one table into those that a target can have. Pure."""
     found = MysqlStructure()
     facts = {c.name.lower(): ColumnFact(name=c.name, type=c.type, exact=_is_exact(declared[c.name])) for c in columns}
     for constraint, text, of_column, is_enforced in rows.checks:
@@ -80,7 +80,7 @@ def build_structure(
         found.left_out += [why] if why else []
     for column in columns:
         _add_type_checks(name, column, declared[column.name], found)
-    _add_left_out_columns(column_rows, {c.name: c for c in columns}, found)
+    _add_left_out_properties(column_rows, {c.name: c for c in columns}, found)
     by_name: dict[str, list[Row]] = defaultdict(list)
     for row in rows.indexes:
         by_name[row[0]].append(row[1:])
@@ -108,7 +108,8 @@ def _add_type_checks(table: str, column: Column, declared: MysqlDeclaredType, fo
         )
 
 
-def _add_left_out_columns(rows: Iterable[Row], made: Mapping[str, Column], found: MysqlStructure) -> None:
+def _add_left_out_properties(rows: Iterable[Row], made: Mapping[str, Column], found: MysqlStructure) -> None:
+    """Record the properties of columns that a target lacks: generation, some defaults, ON UPDATE."""
     for row in rows:
         name, extra, default = row[0], str(row[10]), row[11]
         if name not in made:
@@ -126,6 +127,7 @@ def _add_left_out_columns(rows: Iterable[Row], made: Mapping[str, Column], found
 
 
 def _add_index(name: str, rows: Sequence[Row], facts: Mapping[str, ColumnFact], found: MysqlStructure) -> None:
+    """Add one index in PostgreSQL's SQL, or record why it is left out."""
     unique = rows[0][0] == "1"
     spelled = ", ".join(r[1] if r[1] is not None else str(r[5]) for r in rows)
     try:
@@ -149,7 +151,7 @@ def _add_index(name: str, rows: Sequence[Row], facts: Mapping[str, ColumnFact], 
 
 
 def _index_term(row: Row, facts: Mapping[str, ColumnFact], *, unique: bool) -> str:
-    """Return one term of an index in PostgreSQL's SQL. Raises NotPortableError."""
+    """Return a column or expression of an index in PostgreSQL's SQL. Raises NotPortableError."""
     _, column, prefix, descending, sort, expression = row[0], row[1], int(row[2]), row[3] == "1", row[4], row[5]
     if sort not in ("BTREE", "HASH"):
         raise NotPortableError(_FULLTEXT if sort == "FULLTEXT" else f"PostgreSQL has no {sort} index of these columns")
@@ -173,7 +175,7 @@ def parse_sequence(default: str | None) -> str:
 
 
 def read_numberings(connection: MysqlConnection, database: str, *, mariadb: bool) -> list[Numbering]:
-    """Return the counters of AUTO_INCREMENT and the sequences of MariaDB."""
+    """Return the AUTO_INCREMENT counters of a database and, at MariaDB, its sequences."""
     parts = {"database": literal(database)}
     if not mariadb:
         connection.run(statement("structure", "fresh_statistics"))

@@ -48,7 +48,7 @@ class MysqlReference:
 
     @property
     def foreign_key(self) -> ForeignKey:
-        """The foreign key of a table's schema."""
+        """The foreign key in the form of a table's schema, which the broker and the targets get."""
         return ForeignKey(
             name=self.name,
             columns=self.columns,
@@ -62,7 +62,7 @@ class MysqlReference:
 
 @dataclass(frozen=True, slots=True)
 class _TableRows:
-    """The rows of the dictionary's other views about one table."""
+    """The dictionary's rows about the columns, indexes, foreign keys and checks of one table."""
 
     columns: list[Row]
     indexes: list[Row]
@@ -73,7 +73,7 @@ class _TableRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlTable:
-    """A table as it is at present. `key` is empty if nothing identifies its rows."""
+    """A table as the dictionary describes it now. `key` is empty if nothing identifies its rows."""
 
     database: str
     name: str
@@ -99,18 +99,18 @@ class MysqlTable:
 
     @property
     def sql(self) -> str:
-        """The quoted name for statements."""
+        """The qualified name in quotes, for statements."""
         return f"{quote(self.database)}.{quote(self.name)}"
 
     @property
     def where(self) -> str:
-        """The name for messages."""
+        """The qualified name without quotes, for messages."""
         return f"{self.database}.{self.name}"
 
     def to_schema(
         self, table_id: int, version: int, known: TableSchema | None = None, number_max: int = 0
     ) -> TableSchema:
-        """Return the schema that travels. Columns keep their numbers in `known`; new columns get new numbers."""
+        """Return the schema to send to the broker. Columns keep their numbers in `known`; new ones get new numbers."""
         numbers = {c.name: c.number for c in known.columns} if known else {}
         columns = []
         for column in self.columns:
@@ -134,7 +134,7 @@ class MysqlTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlDictionary:
-    """The dictionary of a database, read at one moment."""
+    """The tables and foreign keys of a database, as its dictionary describes them at one moment."""
 
     tables: Mapping[str, MysqlTable]
     references: tuple[MysqlReference, ...]
@@ -186,6 +186,7 @@ def read_dictionary(connection: MysqlConnection, *, zero_dates_null: bool) -> My
 
 
 def _read_json_columns(connection: MysqlConnection, parts: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Return table and name of MariaDB's JSON columns, whose declared type is LONGTEXT; empty at MySQL."""
     if not is_mariadb(connection):
         return set()
     return {(r[0], r[1]) for r in connection.rows(statement("dictionary", "json_checks", **parts))}
@@ -206,7 +207,7 @@ def _read_by_table(connection: MysqlConnection, query: str, parts: Mapping[str, 
 
 
 def _add_actions(connection: MysqlConnection, database: str, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows of foreign keys with their actions. Hidden actions are taken from the definition."""
+    """Yield the rows of foreign keys with their referential actions, taken from the definition if hidden."""
     texts: dict[str, str] = {}
     for row in rows:
         name, _, table, _, _, on_delete, *_ = row
@@ -252,6 +253,7 @@ def _build_references(rows: Iterable[Row]) -> list[MysqlReference]:
 
 
 def _build_table(database: str, row: Row, rows: _TableRows, left: Seq[LeftOut], *, null: bool) -> MysqlTable:
+    """Build a table from the dictionary's rows, without the columns `left`; `null`: zero dates become NULL."""
     name, _, engine, comment, estimate, written, recent = row
     found, declared, unsupported = [], {}, []
     columns, gone = rows.columns, frozenset(o.name for o in left)
@@ -368,6 +370,7 @@ def _choose_key(
 
 
 def _referential_action(rule: str) -> str:
+    """Return the action of a foreign key for a table's schema: empty if it changes no row of the child."""
     return "" if rule in ("NO ACTION", "RESTRICT") else rule
 
 

@@ -1,4 +1,4 @@
-"""MySQL's types as logical types, with the expressions that read each without loss. Pure.
+"""The mapping of MySQL's types to logical types, and the expressions that read each type without loss. Pure.
 
 CHAR becomes TEXT: MySQL removes trailing blanks on reading, so a target that pads would change the value. TIME becomes
 INTERVAL: its range is -838 to 838 hours. An unsigned integer becomes the next wider type.
@@ -67,12 +67,12 @@ class MysqlDeclaredType:
 
     @property
     def may_be_no_text(self) -> bool:
-        """Whether stored bytes may have no character in its character set."""
+        """Whether stored bytes may be invalid in the column's character set."""
         return self.is_text and self.charset not in _WHOLE_SETS.split()
 
 
 def logical_type(declared: MysqlDeclaredType) -> LogicalType:
-    """Return the logical type. Raises UnsupportedType for what cannot be carried exactly."""
+    """Return the logical type of a MySQL type. Raises UnsupportedType if its values cannot be carried exactly."""
     name = declared.data_type
     if name in _INT_BYTES:
         if not declared.is_unsigned:
@@ -118,7 +118,7 @@ _OTHERS: dict[str, Callable[[MysqlDeclaredType], LogicalType]] = {
 
 
 def read_expression(declared: MysqlDeclaredType, column: str) -> str:
-    """Return the expression that reads a column exactly."""
+    """Return the SQL expression that reads a column without loss."""
     name = declared.data_type
     if name in _FLOAT_BYTES:
         return f"{column} * 1e0"  # unconverted, a FLOAT is rounded to six digits and a DOUBLE(m,d) to d
@@ -133,7 +133,7 @@ def read_expression(declared: MysqlDeclaredType, column: str) -> str:
 
 
 def _text_expression(column: str) -> str:
-    """Return an expression for the text, or for NO_TEXT and the first bytes if some have no character."""
+    """Return an expression that reads the text; if bytes of it are invalid, it reads NO_TEXT and the first bytes."""
     text = f"CONVERT({column} USING utf8mb4)"
     shown = f"CHAR_LENGTH(REPLACE(REPLACE({text}, '?', ''), '\N{REPLACEMENT CHARACTER}', ''))"
     stored = f"CHAR_LENGTH(REPLACE({column}, '?', ''))"
@@ -177,7 +177,7 @@ def log_type(declared: MysqlDeclaredType) -> str:
 
 
 def can_widen(log: str, to: str) -> bool:
-    """Return whether a log's column can be converted to another type with its rows: from integer to integer type."""
+    """Return whether a log's column can be converted with its rows: to or from unsigned, or to DECIMAL(65,0)."""
     signed, into = log.removesuffix(" unsigned"), to.removesuffix(" unsigned")
     return signed == into or (signed, into) == ("bigint", "decimal(65,0)")
 

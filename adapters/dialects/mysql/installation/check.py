@@ -48,7 +48,7 @@ SAMPLE_ROWS = 10_000
 
 
 def check(connection: MysqlConnection, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
-    """Return every finding."""
+    """Return the findings of `venus check` about the server and the chosen tables."""
     found = list(_server_findings(connection))
     dictionary = read_dictionary(connection, zero_dates_null=connection.options.zero_dates_null)
     chosen = dictionary.choose_tables(include, exclude)
@@ -244,6 +244,7 @@ def find_large_values(connection: MysqlConnection, tables: Iterable[MysqlTable])
 
 
 def _count_large_rows(connection: MysqlConnection, table: MysqlTable, columns: Iterable[str], seconds: float) -> Row:
+    """Return how many rows a table has and how many are larger than a message; give up after `seconds`."""
     lengths = " + ".join(statement("check", "length", column=quote(c)) for c in columns)
     parts = {"table": table.sql, "bytes": str(limits.ROW_BYTES_MAX), "seconds": str(int(seconds))}
     return connection.row(statement("check", "large_rows", lengths=lengths, **parts))
@@ -283,7 +284,7 @@ ROWS_MAX = 1_000_000
 def find_other_spellings(
     connection: MysqlConnection, dictionary: MysqlDictionary, chosen: Collection[str]
 ) -> Iterator[Finding]:
-    """Yield the foreign keys between captured tables whose rows refer to another spelling."""
+    """Yield findings about foreign keys whose rows match the parent's only by collation, not byte for byte."""
     database = connection.address.database
     for reference in dictionary.references:
         inside = reference.parent_database == database and {reference.child, reference.parent} <= set(chosen)
@@ -293,7 +294,7 @@ def find_other_spellings(
 
 
 def _has_loose_column(dictionary: MysqlDictionary, reference: MysqlReference) -> bool:
-    """Whether texts that differ may be equal in one of its columns."""
+    """Whether the collation of a column that a foreign key refers to may equate different texts."""
     declared = dictionary.tables[reference.parent].declared
     return any(d.is_text and not d.collation.endswith("_bin") for d in (declared[c] for c in reference.referred))
 

@@ -62,7 +62,7 @@ def plan_handover(
         statements=(
             *(statement("registry", block) for block in ("empty_registry", "empty_batches", "empty_marks")),
             *(statement("registry", "empty_log", log=names.log_table_name(number)) for number in there),
-            *(_register_sql(registered_version(s, _describe(s, table)), "ACTIVE", "") for s, table in there.values()),
+            *(_register_sql(registered_version(s, _to_schema(s, table)), "ACTIVE", "") for s, table in there.values()),
             *(_register_sql(t.schema, t.state, t.reason) for t in released),
         ),
         obstacles=(*(line for schema, table in found for line in _find_obstacles(schema, table)), *circular),
@@ -70,22 +70,23 @@ def plan_handover(
 
 
 def _find_table(schema: TableSchema, dictionary: MysqlDictionary, database: str) -> MysqlTable | None:
-    """Return the table here for a registered one. Another kind of database has another name for the heartbeat."""
+    """Return this database's table for a registered one. The heartbeat table may have another name here."""
     if schema.is_heartbeat:
         return dictionary.tables.get(names.HEARTBEAT, heartbeat_table(database))
     return dictionary.tables.get(schema.name) if schema.namespace == database else None
 
 
-def _describe(known: TableSchema, table: MysqlTable) -> TableSchema:
-    """Return the description of the table here, with the numbers of the registered version."""
+def _to_schema(known: TableSchema, table: MysqlTable) -> TableSchema:
+    """Return the schema of this database's table, with the column numbers of the registered version."""
     highest = max(c.number for c in known.columns)
     return table.to_schema(known.table_id, known.version, known, highest)
 
 
 def _find_obstacles(schema: TableSchema, table: MysqlTable | None) -> Iterator[str]:
+    """Yield why this database cannot continue the capture of a registered table."""
     if schema.is_heartbeat:
         return
-    yield from find_handover_obstacles(schema, _describe(schema, table) if table is not None else None)
+    yield from find_handover_obstacles(schema, _to_schema(schema, table) if table is not None else None)
     for column, why in table.unsupported if table is not None else ():
         yield f"{schema.qualified_name}.{column} cannot be carried from the new database: {why}"
 
@@ -145,14 +146,14 @@ def _register_sql(schema: TableSchema, state: str, reason: str) -> str:
 
 
 def position_sql(*, epoch: int, next_sequence: int, last_batch: int) -> str:
-    """Return the statement that continues the checkpoint of the other database."""
+    """Return the statement that sets the checkpoint row to the position of the other database."""
     return statement(
         "registry", "continue_at", epoch=str(epoch), next_sequence=str(next_sequence), last_batch=str(last_batch)
     )
 
 
 def waiting_tables(connection: MysqlConnection, schemas: Iterable[TableSchema]) -> list[str]:
-    """Return the tables whose changes wait in their logs."""
+    """Return the names of the tables whose logs have changes that capture has not read."""
     tables = {s.table_id: s.qualified_name for s in schemas if not s.is_heartbeat}
     waiting = registry.count_waiting(connection, list(tables), 1)
     return [tables[number] for number, rows in waiting.items() if rows]

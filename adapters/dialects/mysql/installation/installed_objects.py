@@ -19,7 +19,7 @@ from venus.adapters.dialects.registry_rules import is_being_released
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlInstalledObjects:
-    """The installed objects and the registered tables."""
+    """The objects of VENUS that exist in a database, and the tables of the registry."""
 
     logs: dict[str, str]  # by name, the description of the key
     triggers: dict[str, tuple[str, str, str, str]]  # by name, in the form of Trigger.definition
@@ -31,14 +31,14 @@ class MysqlInstalledObjects:
     follower_tables: frozenset[str] = frozenset()  # in a database that may follow another one
 
     def next_free_id(self, table_id: int) -> int:
-        """Return the next number whose log table and triggers have unused names."""
+        """Return the lowest number, not below `table_id`, that no object of the application has in its name."""
         while table_id in self.numbers_in_use:
             table_id += 1
         return table_id
 
     @classmethod
     def read(cls, connection: MysqlConnection) -> MysqlInstalledObjects:
-        """Read the dictionary and the registry."""
+        """Read VENUS's objects from the dictionary, and the tables from the registry."""
         database = connection.address.database
         rows = connection.rows(statement("dictionary", "objects", database=literal(database)))
         tables = {r[1]: r[2] for r in rows if r[0] == "table"}
@@ -51,7 +51,7 @@ class MysqlInstalledObjects:
                 r[1]: (r[2], r[3], r[4], r[5]) for r in rows if r[0] == "trigger" and names.is_own_trigger(r[1], r[2])
             },
             other_tables=frozenset(n for n, c in tables.items() if names.OWN_TABLE.fullmatch(n)),
-            numbers_in_use=frozenset(_foreign_numbers(rows)),
+            numbers_in_use=frozenset(_find_numbers_in_use(rows)),
             rejecting={r[1]: r[3] for r in rows if r[0] == "trigger" and names.REJECT_TRIGGER.fullmatch(r[1])},
             follower_tables=frozenset(n for n in tables if names.FOLLOWER_TABLE.fullmatch(n))
             if names.SIDE in tables
@@ -73,11 +73,12 @@ class MysqlInstalledObjects:
         return lacking + ([] if self.has_log(table, log) else [log])
 
     def has_log(self, table: MysqlTable, log: str) -> bool:
-        """Return whether a log accepts the keys of its table. An older log does until the key becomes wider."""
+        """Return whether the log exists and fits the key of its table; narrow logs of older versions fit too."""
         return self.logs.get(log) in (triggers.key_description(table), triggers.narrow_key_description(table))
 
 
-def _foreign_numbers(rows: Seq[Row]) -> Iterator[int]:
+def _find_numbers_in_use(rows: Seq[Row]) -> Iterator[int]:
+    """Yield the numbers in names of the application's objects that look like VENUS's logs and triggers."""
     for kind, name, text, *_ in rows:
         found = (names.LOG_TABLE if kind == "table" else names.TRIGGER).fullmatch(name)
         is_ours = names.is_log(name, text) if kind == "table" else names.is_own_trigger(name, text)

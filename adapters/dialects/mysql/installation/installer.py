@@ -1,4 +1,4 @@
-"""Installation and removal of capture at MariaDB or MySQL, the release of single tables, and the steps of each.
+"""The steps that install capture at MariaDB or MySQL, remove it, or release single tables; and their execution.
 
 MySQL commits at every DDL statement, so an installation is not atomic. Instead, every step can be repeated: existing
 objects are not created again, a table is registered after its triggers exist, and the removal drops the triggers first.
@@ -60,7 +60,7 @@ _RETRY_AFTER_S = 1.0
 
 
 class MysqlInstaller(SourceInstaller):
-    """The part of a source that installs capture and removes it."""
+    """The part of a MariaDB or MySQL source that installs capture and removes it."""
 
     as_script = staticmethod(plain_script)
 
@@ -134,6 +134,7 @@ class MysqlInstaller(SourceInstaller):
         return self._run(_log_removal_steps(self._writer, present, reasons))
 
     def _run(self, steps: list[InstallStep]) -> list[InstallStep]:
+        """Run the steps whose objects do not exist yet, with a short lock timeout; return all steps."""
         self._on_change()
         options = self._writer.options
         self._writer.run(f"SET lock_wait_timeout = {options.install_lock_timeout_s}")
@@ -147,14 +148,14 @@ class MysqlInstaller(SourceInstaller):
 
 
 def _drop_order(name: str) -> tuple[bool, str]:
-    """Return the sort key for dropping tables. The record is dropped last, because it shows that objects remain."""
+    """Return the sort key for dropping tables of a follower: venus_side is last, because it shows that some remain."""
     return name == names.SIDE, name
 
 
 def _release_steps(
     connection: MysqlConnection, present: MysqlInstalledObjects, table_ids: Seq[int]
 ) -> list[InstallStep]:
-    """Return the steps that remove triggers. The registry is updated first, so that capture does not miss them."""
+    """Return the steps that remove triggers. First they update the registry, so that capture expects no triggers."""
     released = [k.table for k in registry.read_tables(connection, released=True)]
     places = qualified_names([*(k.table for k in registry.read_tables(connection)), *released], table_ids)
     steps = []
@@ -173,7 +174,7 @@ def _release_steps(
 def _log_removal_steps(
     connection: MysqlConnection, present: MysqlInstalledObjects, reasons: Mapping[int, str]
 ) -> list[InstallStep]:
-    """Return the steps that remove logs. The registry is updated first, so that capture reads no missing log."""
+    """Return the steps that remove logs. First they update the registry, so that capture reads no missing log."""
     places = qualified_names((k.table for k in (*present.registered.values(), *present.released.values())), reasons)
     steps = []
     for table_id, place in places.items():
@@ -186,6 +187,7 @@ def _log_removal_steps(
 
 
 def _own_removal_statements(connection: MysqlConnection, present: MysqlInstalledObjects) -> list[str]:
+    """Return the statements that drop VENUS's own tables, also after an interrupted removal."""
     with connection.sqlalchemy() as lent:
         own = [
             make_repeatable(sql) for sql in migrations.render_sql(lent, "source", schema=None, direction="downgrade")
@@ -199,6 +201,7 @@ def _own_removal_statements(connection: MysqlConnection, present: MysqlInstalled
 
 
 def _describe_holders(connection: MysqlConnection) -> str:
+    """Describe the sessions that may hold the lock for which a step waits."""
     return waits.describe_sessions(connection, "locking") or "the server does not show which session holds it"
 
 
@@ -250,7 +253,7 @@ def make_repeatable(sql: str) -> str:
 def all_table_steps(
     connection: MysqlConnection, dictionary: MysqlDictionary, include: Seq[str], exclude: Seq[str]
 ) -> list[InstallStep]:
-    """Return the steps of the chosen and of the captured tables."""
+    """Return the installation steps of all tables that are chosen or captured already."""
     present = MysqlInstalledObjects.read(connection)
     database = connection.address.database
     steps = [
@@ -282,7 +285,10 @@ _VALVE_LOCK_S = 2
 
 
 def valve_steps(connection: MysqlConnection, steps: Seq[InstallStep], limits: LogLimits) -> Iterator[InstallStep]:
-    """Yield the steps that create the event that limits the logs of the tables captured by `steps`."""
+    """Yield the steps for the valve, an event that drops the triggers of a table whose log reaches its limit.
+
+    It covers the tables whose triggers `steps` contain. Without a limit, the steps remove the event.
+    """
     database = connection.address.database
     event, what = f"{quote(database)}.{names.VALVE}", f"event {names.VALVE}"
     parts = {"database": literal(database), "name": literal(names.VALVE)}
@@ -303,7 +309,7 @@ _VALVE_COMMENT = "VENUS "
 
 
 def _valve_logs(database: str, steps: Seq[InstallStep], limits: LogLimits) -> str:
-    """Return the statements of the event that limits logs: one for each log with triggers."""
+    """Return the body of the event that limits logs: one statement for each log with triggers."""
     written: dict[int, list[str]] = {}
     for name in (step.what.removeprefix("trigger ") for step in steps if step.what.startswith("trigger ")):
         written.setdefault(table_number(name), []).append(name)
@@ -325,7 +331,7 @@ def _valve_logs(database: str, steps: Seq[InstallStep], limits: LogLimits) -> st
 def table_steps(
     table: MysqlTable, table_id: int, present: MysqlInstalledObjects, paths: Seq[CascadePath]
 ) -> list[InstallStep]:
-    """Return the steps of one table. A repaired table ends as RESYNC, and a released one is captured again."""
+    """Return the installation steps of one table. A repaired table becomes RESYNC; a released one is recaptured."""
     known = present.registered.get(table.name)
     steps = log_steps(table, table_id, present)
     for trigger in triggers.build_triggers(table, table_id, paths):
@@ -363,7 +369,7 @@ def _recapture_steps(table: MysqlTable, was: MysqlRegistryEntry) -> list[Install
 
 
 def log_steps(table: MysqlTable, table_id: int, present: MysqlInstalledObjects) -> list[InstallStep]:
-    """Return the steps of a table's log."""
+    """Return the steps that create a table's log, widen it, or replace it."""
     name = names.log_table_name(table_id)
     what = f"log table {name}"
     same = present.has_log(table, name)
@@ -377,6 +383,7 @@ def log_steps(table: MysqlTable, table_id: int, present: MysqlInstalledObjects) 
 
 
 def _trigger_steps(table: MysqlTable, trigger: MysqlTrigger, present: MysqlInstalledObjects) -> list[InstallStep]:
+    """Return the steps that create a trigger, or replace an altered one."""
     existing = present.triggers.get(trigger.name)
     what = f"trigger {trigger.name}"
     is_there = trigger.is_equal_to(existing)

@@ -133,6 +133,7 @@ def _read_test(connection: MysqlConnection, captured: MysqlCapturedTable, column
 def _find_missing_privilege(
     connection: MysqlConnection, captured: MysqlCapturedTable, *, logs: bool, unseen: bool
 ) -> MysqlMissingPrivilege | None:
+    """Return the first privilege that the capture of a table needs and lacks; None if it has all."""
     database = quote(connection.address.database)
     table, log = f"{database}.{quote(captured.schema.name)}", f"{database}.{log_table_name(captured.table_id)}"
     if (denied := _find_denied_columns(connection, captured)) is not None:
@@ -149,6 +150,7 @@ def _find_missing_privilege(
 
 
 def _trigger_test(connection: MysqlConnection, captured: MysqlCapturedTable) -> str:
+    """Return the statement that the server denies if this user lacks the privilege TRIGGER on the table."""
     trigger = f"{quote(connection.address.database)}.{sql.trigger_name('i', captured.table_id)}"
     return statement("registry", "trigger_shown", trigger=trigger)
 
@@ -176,6 +178,7 @@ def _can_run(connection: MysqlConnection, text: str) -> bool:
 
 
 def _is_allowed(connection: MysqlConnection, text: str) -> bool:
+    """Run a statement; return False if the server denies it because a privilege is missing."""
     try:
         connection.rows(text)
     except MysqlNotPermitted:

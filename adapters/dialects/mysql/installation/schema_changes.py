@@ -66,10 +66,10 @@ def refresh_registry(
     lacks: Mapping[int, MysqlMissingPrivilege | None],
     present: MysqlInstalledObjects,
 ) -> bool:
-    """Update the registry from the dictionary; return whether it has changed.
+    """Update the registry from the dictionary; return whether the registry has changed.
 
     `earlier`: InnoDB's numbers before the dictionary was read. `lacks`: the tables that VENUS may not use now, or could
-    not use when the dictionary was read, which shows only parts of them.
+    not use when the dictionary was read. The dictionary shows such tables only in part.
     """
     paths, circles = find_reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
@@ -95,8 +95,8 @@ def refresh_registry(
             if mark != marks.table_mark(c.schema.name, earlier):
                 continue  # its definition may be older or newer than its number: the next comparison decides
             reason = _missed_changes_reason(c.table, c, present, reaching_it, circular)
-            truncated = _follow_mark(connection, c, marks, mark, noted)
-            _follow_definition(connection, c, marks, noted, moved=moved or bool(truncated))
+            truncated = _store_innodb_number(connection, c, marks, mark, noted)
+            _store_definition(connection, c, marks, noted, moved=moved or bool(truncated))
             reason = reason or truncated
         if reason and c.state == registry.ACTIVE:
             registry.mark_missed_changes(connection, c.table_id, reason)
@@ -187,9 +187,10 @@ def stop_tables(connection: MysqlConnection, tables: Iterable[RegisteredTable], 
 def _widen_log(
     connection: MysqlConnection, table: MysqlTable, table_id: int, present: MysqlInstalledObjects
 ) -> MysqlInstalledObjects:
-    """Give a log the type of a key that became unsigned, signed or a decimal.
+    """Convert the columns of a log to the types of a key that became unsigned, signed or a decimal.
 
-    Writers queue behind the lock request, so its timeout is short. If it fails, the table becomes RESYNC.
+    Return the installed objects afterwards. Writers queue behind the lock request, so its timeout is short. If it
+    fails, the table becomes RESYNC.
     """
     name = log_table_name(table_id)
     existing, required = present.logs.get(name, ""), key_description(table)
@@ -214,6 +215,7 @@ def _missed_changes_reason(
     paths: Seq[CascadePath],
     circular: Mapping[str, str],
 ) -> str:
+    """Return why triggers may have missed changes of a table; empty if they are complete."""
     lacking = present.find_missing(table, captured.table_id, paths)
     if lacking:
         shown = ", ".join(lacking[:3])
@@ -223,13 +225,13 @@ def _missed_changes_reason(
     return ""
 
 
-def _follow_mark(
+def _store_innodb_number(
     connection: MysqlConnection, c: MysqlCapturedTable, marks: InnodbNumbers, mark: str, noted: Mapping[int, str]
 ) -> str:
     """Store InnoDB's number of a table. If only TRUNCATE explains a new number, return the reason for RESYNC."""
     if not mark or noted.get(c.table_id) == mark or c.state == registry.PAUSED:
         return ""
-    altered = c.access is None or has_other_columns(noted.get(definition_key(c.table_id), ""), _summarise(c))
+    altered = c.access is None or has_other_columns(noted.get(definition_key(c.table_id), ""), _definition_summary(c))
     known = c.table_id in noted
     if known and altered:
         registry.restart_fill(connection, c.table_id)  # an ALTER that rebuilds hides an earlier TRUNCATE
@@ -240,30 +242,31 @@ def _follow_mark(
     return TRUNCATED if known and not altered else ""
 
 
-def _follow_definition(
+def _store_definition(
     connection: MysqlConnection, c: MysqlCapturedTable, marks: InnodbNumbers, noted: Mapping[int, str], *, moved: bool
 ) -> None:
     """Store a table's definition, and restart its fill if ALTER TABLE may have changed values."""
-    slot, look = definition_key(c.table_id), _summarise(c)
+    slot, summary = definition_key(c.table_id), _definition_summary(c)
     before = noted.get(slot, "")
-    if before == look or not c.definition or c.state == registry.PAUSED:
+    if before == summary or not c.definition or c.state == registry.PAUSED:
         return
-    if may_have_altered(before, look, moved=moved):
+    if may_have_altered(before, summary, moved=moved):
         registry.restart_fill(connection, c.table_id)  # first, so that a crash in between loses nothing
-    marks.store(slot, look)
+    marks.store(slot, summary)
 
 
-def _summarise(c: MysqlCapturedTable) -> str:
+def _definition_summary(c: MysqlCapturedTable) -> str:
     return summarise_definition(c.definition, c.table.written if c.table else "")
 
 
 def _has_moved_files(loaded: MysqlCaptureState, noted: Mapping[int, str]) -> bool:
-    """Return whether the definition of the heartbeat table was written again: no application alters it."""
+    """Return whether the files were copied: even the heartbeat table, which nothing alters, was written again."""
     heartbeats = (c for c in loaded.captured if c.schema.name == HEARTBEAT)
-    return any(is_rewritten(noted.get(definition_key(c.table_id), ""), _summarise(c)) for c in heartbeats)
+    return any(is_rewritten(noted.get(definition_key(c.table_id), ""), _definition_summary(c)) for c in heartbeats)
 
 
 def _store_new_version(connection: MysqlConnection, captured: MysqlCapturedTable) -> None:
+    """Register the present schema of a table as its next version; restart the fill if old rows lack values."""
     known = captured.known
     schema = replace(captured.schema, version=known.schema.version + 1)
     with connection.transaction():
@@ -279,7 +282,7 @@ def _needs_fill(before: TableSchema, now: TableSchema) -> bool:
 
 
 def is_complete(connection: MysqlConnection, loaded: MysqlCaptureState, captured: MysqlCapturedTable) -> bool:
-    """Return whether the triggers and the log of a table are complete."""
+    """Return whether the triggers and the log of a captured table are complete, so that no change is missed."""
     paths, circles = find_reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
     reaching_it = [p for p in paths if p.child == captured.schema.name]

@@ -55,7 +55,7 @@ class CircularCascade:
 
 
 def find_paths(references: Seq[MysqlReference]) -> Iterator[CascadePath | CircularCascade]:
-    """Yield every path, and every circle once."""
+    """Yield every cascade along these foreign keys, and every circular one once."""
     yielded: set[str] = set()
     for root in dict.fromkeys(r.parent for r in references):
         for event in ("DELETE", "UPDATE"):
@@ -75,6 +75,7 @@ def _follow_references(
     before: tuple[MysqlReference, ...],
     references: Seq[MysqlReference],
 ) -> Iterator[CascadePath | CircularCascade]:
+    """Yield the cascades that continue the path `before` when `event` changes rows of `table`."""
     for reference in references:
         action = reference.on_delete if event == "DELETE" else reference.on_update
         touched = event == "DELETE" or changed is None or set(changed) & set(reference.referred)
@@ -93,7 +94,7 @@ def _follow_references(
 def find_reaching(
     references: Seq[MysqlReference], captured: Collection[str]
 ) -> tuple[list[CascadePath], list[CircularCascade]]:
-    """Return the paths and circles that concern captured tables."""
+    """Return the cascades that reach captured tables, and the circular cascades that pass through one."""
     found = list(find_paths(references))
     return (
         [f for f in found if isinstance(f, CascadePath) and f.child in captured],
@@ -114,7 +115,7 @@ class MysqlTrigger:
 
     @property
     def sql(self) -> str:
-        """The statement that creates it."""
+        """The statement that creates this trigger."""
         return statement(
             "triggers",
             "create",
@@ -127,7 +128,7 @@ class MysqlTrigger:
 
     @property
     def definition(self) -> tuple[str, str, str, str]:
-        """Its entry in the dictionary if it is unaltered."""
+        """The entry that the dictionary has for this trigger unless it was altered."""
         return (self.body, self.table, self.timing, self.event)
 
     @property
@@ -187,7 +188,7 @@ def _log_name(database: str, table_id: int) -> str:
 
 
 def _identity_condition(columns: Iterable[str], binary: Iterable[bool]) -> str:
-    """Return a byte-wise comparison of old and new: 'a' and 'A' may be equal in a collation, but are two keys."""
+    """Return the condition that OLD and NEW are identical: a collation may equate 'a' and 'A', which are two keys."""
     pairs = []
     for name, as_bytes in zip(columns, binary, strict=True):
         old, new = f"OLD.{quote(name)}", f"NEW.{quote(name)}"
@@ -240,6 +241,7 @@ def _cascade_triggers(table: MysqlTable, table_id: int, path: CascadePath) -> li
 
 
 def _cascade_body(table: MysqlTable, table_id: int, path: CascadePath, side: str) -> str:
+    """Return the body of a trigger that logs the keys that a cascade from the row `side` (OLD or NEW) reaches."""
     first = path.references[0]
     chain = [f"{quote(table.database)}.{quote(first.child)} AS c1"]
     for i, reference in enumerate(path.references[1:], 1):

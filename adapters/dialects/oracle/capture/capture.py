@@ -1,9 +1,9 @@
-"""Capture at an Oracle database: schema changes, the backlog, and the opening of cuts with their claims.
+"""Capture at an Oracle database: schema changes, the backlog, and the opening of cuts.
 
 A poll that finds nothing is one statement outside of any transaction: it reads the first entry of each log index. Only
 if there is an entry does the source open a snapshot and compare the dictionary. A cut claims log rows and truncations
-in the reader's snapshot. `refresh_schemas` finds what leaves no trace in the logs every few seconds: DDL that no
-trigger recorded, and changes that another process made in the registry.
+in the reader's snapshot. Every few seconds, `refresh_schemas` finds changes that leave no trace in the logs: DDL that
+no trigger recorded, and changes that another process made in the registry.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COMPARE_S = 600.0
 
 
 class OracleCapture(SourceCapture):
-    """The part of a source that finds and reads changes."""
+    """The part of an Oracle source that detects and reads changes."""
 
     def __init__(
         self, database: OracleDatabase, registry: OracleRegistry, monotonic: Callable[[], float] = time.monotonic
@@ -63,7 +63,7 @@ class OracleCapture(SourceCapture):
         self._polls = IdlePoll()
 
     def invalidate(self) -> None:
-        """Compare the dictionary again before the next cut."""
+        """Make the next cut compare the dictionary with the registry again."""
         self._mark = self._seen = None
 
     def refresh_schemas(self) -> list[TableSchema]:
@@ -106,7 +106,7 @@ class OracleCapture(SourceCapture):
 
     @staticmethod
     def _read_mark(session: OracleSession) -> Row | None:
-        """Return the mark of the captured tables; None if a second change within the same second could be missed."""
+        """Return a value that changes when a captured table is altered; None if the last change is too recent."""
         *mark, recent = session.fetch_row(statement("dictionary", "mark"))
         return None if recent else tuple(mark)
 
@@ -124,7 +124,7 @@ class OracleCapture(SourceCapture):
         self._database.writer.rollback()
 
     def _log_versions(self, table_ids: Seq[int]) -> dict[int, int]:
-        """Return the present `log_version` of these tables, as a claim would have it."""
+        """Return a number for each table that changes with every write to it (`OracleClaim.log_version`)."""
         writer, inline_tables = self._database.writer, self._database.dictionary.read_inline_tables()
         found = count_waiting(writer, table_ids, inline_tables)
         if inline_tables:
@@ -132,7 +132,7 @@ class OracleCapture(SourceCapture):
         return found
 
     def _use_comparisons(self, found: Seq[OracleTableComparison]) -> None:
-        """Use this state of the dictionary for the next cuts."""
+        """Build the statements of the next cuts for the tables as this comparison describes them."""
         tables = [c.table for c in found if c.table is not None]
         self._accesses = {t.schema.table_id: build_access(t) for t in tables}
         self._fingerprints = {
@@ -143,7 +143,7 @@ class OracleCapture(SourceCapture):
         self._database.writer.rollback()
 
     def open_cut(self, fills: Seq[FillState]) -> OracleCut | None:
-        """Open a snapshot, unless it has nothing to read."""
+        """Open a snapshot and return its cut; None if there is nothing to read."""
         if not fills and self._polls.is_idle(self._database.reader):
             self._polls.coalesce_index(self._database.writer)
             return None
@@ -162,6 +162,7 @@ class OracleCapture(SourceCapture):
         return cut
 
     def _build_cut(self, fills: Seq[FillState]) -> OracleCut | None:
+        """Return the cut of the open snapshot; None if there is nothing to read. Raises SchemaChanged."""
         captured_at_us = registry.read_clock(self._database.reader)
         states = registry.read_states(self._database.reader)
         self._accept_dictionary(states)
@@ -192,7 +193,7 @@ class OracleCapture(SourceCapture):
         )
 
     def _accept_dictionary(self, states: dict[int, tuple[str, str]]) -> None:
-        """Use the present dictionary if the registry agrees with it. Raises SchemaChanged if it does not."""
+        """Check in the snapshot that dictionary and registry agree, and use them. Raises SchemaChanged if not."""
         mark = self._read_mark(self._database.reader)
         fingerprints = {table_id: mark for table_id, (_, mark) in states.items()}
         if mark is not None and mark == self._mark and fingerprints == self._fingerprints:
@@ -231,7 +232,7 @@ class OracleCapture(SourceCapture):
                 self._database.writer.run(statement("registry", "beat_again"), now)
 
     def limit_logs(self) -> None:
-        """Run the block of the job VENUS_VALVE, for a user that may not create jobs."""
+        """Run the block of the job VENUS_VALVE, because this user may lack the privilege to create that job."""
         if self._database.options.log.is_set and self._database.is_installed():
             with self._database.writer.transaction():
                 self._database.writer.run(valve_block(self._database.options.log))
@@ -240,14 +241,15 @@ class OracleCapture(SourceCapture):
         """Do nothing: Oracle's readers wait for no locks."""
 
     def read_backlog(self) -> dict[int, tuple[int, int]]:
-        """Return the number of waiting log rows and, if this user may see it, the age of the oldest transaction."""
-        writer, ages = self._database.writer, self._blocker_ages()
+        """Return by table_id how many log rows wait, and the age in seconds of the oldest open writer, if visible."""
+        writer, ages = self._database.writer, self._read_blocker_ages()
         places = self._database.dictionary.read_inline_tables()
         counts = count_waiting(writer, registry.read_states(writer), places, most=LOG_ROWS_COUNTED_MAX)
         writer.rollback()
         return {table_id: (rows, ages.get(log_table_name(table_id), 0)) for table_id, rows in counts.items()}
 
-    def _blocker_ages(self) -> dict[str, int]:
+    def _read_blocker_ages(self) -> dict[str, int]:
+        """Return the age of the oldest open transaction by log table; empty if this user may not see it."""
         ages = check.read_blocker_ages(self._database.writer) if self._sees_blockers else None
         self._sees_blockers = ages is not None  # do not ask again after a refusal
         return ages or {}
@@ -304,7 +306,7 @@ def find_truncations(
 def build_claims(
     reader: OracleSession, bounds: CutBounds, readable: Mapping[int, OracleAccess], truncated: set[int]
 ) -> list[OracleClaim]:
-    """Return the claims of the cut on tables that have something to read, within the bounds."""
+    """Return for each table with changes the part of its log that the cut reads, within the bounds of a cut."""
     numbers, incomplete = _read_log_numbers(reader, bounds, {t: a for t, a in readable.items() if a.log})
     polled = inline.read_polled_ranges(reader) if any(not a.log for a in readable.values()) else {}
     return [
@@ -319,7 +321,7 @@ def build_claims(
 def _read_log_numbers(
     reader: OracleSession, bounds: CutBounds, logs: Mapping[int, OracleAccess]
 ) -> tuple[dict[int, array[int]], int]:
-    """Return the log rows of this cut, and the number of the table that may have more (0 = none)."""
+    """Return the numbers of the log rows to read, by table, and the id of the table that may have more (0 = none)."""
     numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))
     ids, left = bounds.order_tables(logs), bounds.rows
     if not ids:
@@ -340,7 +342,7 @@ def _read_log_numbers(
 def count_waiting(
     session: OracleSession, table_ids: Iterable[int], inline_tables: Iterable[tuple[str, str]], most: int = 0
 ) -> dict[int, int]:
-    """Return how many log rows of these tables wait, counting to `most` (0 = to the end), by one statement."""
+    """Return how many log rows of each of these tables wait; stop counting at `most` (0 = never)."""
     places = frozenset(inline_tables)
     captured = registry.read_tables(session).values() if places else ()
     numbers = {(c.schema.namespace, c.schema.name): c.schema.table_id for c in captured}
@@ -361,7 +363,7 @@ COALESCE_ROWS = 100_000
 
 
 class IdlePoll:
-    """The polls of one source between two cuts."""
+    """The cheap query that shows between two cuts whether a source has anything to capture."""
 
     def __init__(self) -> None:
         self._probe = ""
@@ -370,7 +372,7 @@ class IdlePoll:
         self.deleted: dict[str, int] = {}
 
     def prepare(self, tables: Mapping[int, OracleAccess], paused: AbstractSet[int]) -> None:
-        """Build the statement that polls these tables."""
+        """Build the query that polls the logs of these tables."""
         logs = [
             statement("cut", "probe_paused" if t in paused else "probe_log", log=a.log, table_id=str(t))
             for t, a in tables.items()
@@ -381,11 +383,11 @@ class IdlePoll:
         self._probe = statement("cut", "probe", logged="\n       OR ".join(logs) or "1 = 0")
 
     def disable(self) -> None:
-        """Skip polls until the next cut has read everything."""
+        """Make `is_idle` return False, so that cuts are opened without a poll, until `prepare` is called."""
         self._probe = ""
 
     def record_empty_cut(self, notes: list[Row]) -> None:
-        """Record the waiting DDL records of a snapshot that had nothing to read."""
+        """Record which DDL records stay although a snapshot had nothing to read, so that polls ignore them."""
         numbers = [int(seq) for seq, *_ in notes]
         self._left = (len(numbers), max(numbers, default=None))
 

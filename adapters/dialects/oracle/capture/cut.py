@@ -40,7 +40,7 @@ DELETE_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleClaim:
-    """A table's share of the log in this cut: exactly these numbers, or for an inline table a range of Sequences."""
+    """The part of a table's log that a cut reads: log row numbers, or a range of Sequences for an inline table."""
 
     access: OracleAccess
     numbers: array[int]
@@ -51,7 +51,7 @@ class OracleClaim:
 
     @property
     def log_version(self) -> int:
-        """A number that changes with every write to the table: of its log rows, or its highest Sequence."""
+        """A number that changes with every write to the table: the count of its log rows, or its highest Sequence."""
         return self.polled.highest if self.polled else len(self.numbers)
 
 
@@ -76,7 +76,7 @@ class LogPart:
 
 
 class OracleCut:
-    """One snapshot. The reader is in a read-only transaction until `commit` or `rollback`."""
+    """An open cut: the reader is in a read-only transaction, the snapshot, until `commit` or `rollback`."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class OracleCut:
 
     @property
     def captured_at_us(self) -> int:
-        """The database's clock."""
+        """The database's clock when the snapshot was opened, in Unix microseconds."""
         return self._captured_at_us
 
     def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
@@ -151,7 +151,7 @@ class OracleCut:
     def _read_claim(
         self, claim: OracleClaim, began: float, nbytes: int, *, rows_max: int, bytes_max: int
     ) -> Iterator[TableChanges]:
-        """Read a table's share slice by slice; a cut that becomes full in between leaves the rest for the next."""
+        """Read the claimed part of a table's log in slices; when the cut is full, leave the rest to the next cut."""
         if claim.polled:
             place = {"last": claim.polled.last, "hi": claim.polled.highest}
             yield from self._read_changes(claim, place, LogPart(whole=True), rows_max=rows_max, bytes_max=bytes_max)
@@ -175,6 +175,7 @@ class OracleCut:
     def _read_changes(
         self, claim: OracleClaim, place: dict[str, int], part: LogPart, *, rows_max: int, bytes_max: int
     ) -> Iterator[TableChanges]:
+        """Read the changes of one slice: its log rows joined with the present rows of the table."""
         access = claim.access
         deleted: set[Row] | None = None if not part.whole else set()
         # a generator that is abandoned midway would keep the session's cursor open
@@ -188,6 +189,7 @@ class OracleCut:
                 yield from access.build_sections(rows, bytes_max=bytes_max)
 
     def _is_truncated_claim(self, claim: OracleClaim) -> bool:
+        """Whether a TRUNCATE may have removed rows whose keys the claimed log rows name."""
         return claim.truncated or claim.access.layout.schema.table_id in self._bounds.emptied
 
     def _drop_vanished_rows(self, rows: list[Row], access: OracleAccess, deleted: Collection[Row]) -> list[Row]:
@@ -219,12 +221,12 @@ class OracleCut:
         except UnfitRow as why:
             claim = self._claims.get(fill.table_id)
             raise self._halts.record_halt(access.layout.schema, claim.log_version if claim else 0, why) from why
-        cursor = self._cursor_behind(rows[-1], fill, access) if rows else fill.cursor
+        cursor = self._cursor_after(rows[-1], fill, access) if rows else fill.cursor
         done = len(rows) < rows_max and self._is_end(access, cursor)
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)
 
-    def _cursor_behind(self, row: Row, fill: FillState, access: OracleAccess) -> bytes:
-        """Return the cursor after a row; the first call finds the end of the fill in the same snapshot."""
+    def _cursor_after(self, row: Row, fill: FillState, access: OracleAccess) -> bytes:
+        """Return the cursor of a fill after this row. The first call also reads the key at which the fill ends."""
         keys = access.layout.key_count
         if fill.cursor:
             end = FillCursor.parse(fill.cursor).end
@@ -233,7 +235,7 @@ class OracleCut:
         return FillCursor(cursor_key(row, keys), end).cursor
 
     def _is_end(self, access: OracleAccess, cursor: bytes) -> bool:
-        """Return whether no row follows the last one: a portion may have ended at the byte limit."""
+        """Return whether a fill has no row after a cursor: a short portion may have ended at the byte limit."""
         if not cursor:
             return True
         with closing(self._read_next_rows(access, cursor, 1)) as pieces:
@@ -293,6 +295,7 @@ class OracleCut:
         self._delete_numbers(statement("registry", "ddl_done"), self._ddl_numbers)
 
     def _advance_polled(self, name: str, polled: PolledRange) -> None:
+        """Store the Sequence up to which this cut has read a table that is captured inline."""
         binds = {"name": name, "last": polled.last, "hi": polled.highest}
         if self._writer.run(statement("inline", "advance"), binds) != 1:
             raise SourceError(
@@ -300,6 +303,7 @@ class OracleCut:
             )
 
     def _delete_numbers(self, sql: str, numbers: Seq[int]) -> None:
+        """Delete the rows with these numbers. Raises SourceError if one of them no longer exists."""
         gone = 0
         for start in range(0, len(numbers), DELETE_ROWS):
             gone += self._writer.run_many(sql, [(n,) for n in numbers[start : start + DELETE_ROWS]])

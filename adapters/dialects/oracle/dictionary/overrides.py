@@ -1,4 +1,4 @@
-"""Column types that replace the default mapping, by table and column. Pure but for the queries.
+"""Requested types of columns, which replace the default mapping of Oracle's types. Pure but for the queries.
 
 There are three sources: `[source.type_map]`, VENUS_TYPE_MAP at the source (recorded by `install-triggers --type-map`),
 and `--type-map` of the command itself. A later source overrides an earlier one. Values stay exact here too: a value
@@ -44,13 +44,13 @@ BIGINT_DIGITS = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """One mapping that can be requested."""
+    """A mapping of an Oracle type that the operator can request in place of the default one."""
 
     to: str  # the name of this mapping in the configuration
     mapping: OracleTypeMapping
 
 
-def _override(
+def _make_override(
     to: str,
     pattern: str,
     kind: Kind,
@@ -79,8 +79,8 @@ def _override(
 _ZONED = r"TIMESTAMP(\(\d\))? WITH (LOCAL )?TIME ZONE"
 
 OVERRIDES = (
-    _override("boolean", "NUMBER", Kind.BOOL, "flag", note="0 and 1; anything else is refused"),
-    _override(
+    _make_override("boolean", "NUMBER", Kind.BOOL, "flag", note="0 and 1; anything else is refused"),
+    _make_override(
         "bigint",
         "NUMBER",
         Kind.INT,
@@ -89,17 +89,17 @@ OVERRIDES = (
         log_type="NUMBER",
         note="whole numbers of 64 bits; anything else is refused; in a key too",
     ),
-    _override("text", "NUMBER", Kind.TEXT, "number", note="its digits"),
-    _override(
+    _make_override("text", "NUMBER", Kind.TEXT, "number", note="its digits"),
+    _make_override(
         "date", "DATE", Kind.DATE, "day", select=f"TO_CHAR({{c}}, '{MOMENT}')", note="midnight only; else refused"
     ),
-    _override(
+    _make_override(
         "text", r"TIMESTAMP(\(\d\))?", Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE}')", note="all nine digits"
     ),
-    _override(
+    _make_override(
         "text", _ZONED, Kind.TEXT, "text", select=f"TO_CHAR({{c}}, '{_NINE} TZR')", note="all nine digits and the zone"
     ),
-    _override(
+    _make_override(
         "uuid",
         "RAW",
         Kind.UUID,
@@ -107,24 +107,26 @@ OVERRIDES = (
         log_type=f"RAW({RAW_BYTES})",
         note="16 bytes; anything else is refused; in a key too",
     ),
-    _override("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses invalid JSON"),
-    _override("json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses invalid JSON"),
+    _make_override("json", "N?VARCHAR2", Kind.JSON, "text", note="the target refuses invalid JSON"),
+    _make_override(
+        "json", "N?CLOB", Kind.JSON, "text", select=INLINE, located=True, note="the target refuses invalid JSON"
+    ),
 )
 
 
 def normalise_switch(name: str) -> str:
-    """Return a switch as SWITCHES spells it, or a column's name unchanged."""
+    """Return the name of a type in [source.type_map] as SWITCHES spells it; a column's name stays unchanged."""
     bare = "".join(name.upper().split())
     return bare if is_switch(bare) else name
 
 
 def is_switch(name: str) -> bool:
-    """Whether a name, in the spelling of `normalise_switch`, is that of a type rather than of a column."""
+    """Whether a normalised name in [source.type_map] is a type, which stands for all of its columns."""
     return name in SWITCHES or name in TEXT_SWITCHES
 
 
 def switch_applies(switch: str, declared: OracleDeclaredType) -> bool:
-    """Whether a switch applies to a column of this type."""
+    """Whether a switch (a type in [source.type_map]) covers a column of this declared type."""
     if switch in TEXT_SWITCHES:
         return declared.data_type == switch
     if switch == "RAW(16)":
@@ -134,7 +136,7 @@ def switch_applies(switch: str, declared: OracleDeclaredType) -> bool:
 
 
 def type_by_switch(type_map: Map[str, str], declared: OracleDeclaredType) -> str:
-    """Return the type that the switches request for a column. Raises ConfigError for a value that no switch has."""
+    """Return the type that [source.type_map] requests for all columns of a type, else USUAL. Raises ConfigError."""
     for name, to in type_map.items():
         switch = normalise_switch(name)
         if switch in SWITCHES and to not in (SWITCHES[switch], USUAL):
@@ -146,7 +148,7 @@ def type_by_switch(type_map: Map[str, str], declared: OracleDeclaredType) -> str
 
 
 def find_mapping(declared: OracleDeclaredType, to: str, column: str = "") -> OracleTypeMapping:
-    """Return the requested mapping of a type. Raises ConfigError with the possible ones."""
+    """Return the mapping of a declared type to the requested type `to`. Raises ConfigError, which lists the choices."""
     if to == USUAL:
         return default_mapping(declared)
     if to.startswith(ENCODED) and declared.data_type in TEXT_SWITCHES:
@@ -201,7 +203,7 @@ def _bytes_in_pieces(declared: OracleDeclaredType) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedType:
-    """One row of VENUS_TYPE_MAP."""
+    """One row of VENUS_TYPE_MAP: a column, and the type as which it is carried."""
 
     owner: str
     table: str
@@ -215,14 +217,14 @@ class RecordedType:
 
 
 def type_map_table(version: Version) -> OracleOwnObject:
-    """Return the table that stores the requested types."""
+    """Return the definition of VENUS_TYPE_MAP, the table that stores the requested types."""
     return OracleOwnObject(
         kind="TABLE", name=TABLE, sql=statement("overrides", "table", name_bytes=str(version.identifier_bytes))
     )
 
 
 def record_statements(recorded: RecordedType) -> Iterator[tuple[str, str]]:
-    """Yield the statements that record the type of one column, instead of an earlier record."""
+    """Yield the statements that record the type of one column, in place of an earlier record."""
     parts = {"namespace": literal(recorded.owner), "name": literal(recorded.table), "column": literal(recorded.column)}
     yield f"column {recorded.column}: earlier record", statement("overrides", "forget", **parts)
     way = f"column {recorded.column} travels as {recorded.to}"
@@ -248,7 +250,7 @@ def requested_types(type_map: Map[str, str], owner: str, table: str) -> dict[str
 
 
 def overrides_documentation() -> str:
-    """Return the table of docs/reference/oracle-types.md."""
+    """Return the Markdown table of the types that can be requested, for docs/reference/oracle-types.md."""
     lines = ["| Oracle | requested as | read as | remarks |", "|---|---|---|---|"]
     for o in OVERRIDES:
         name = o.mapping.pattern.replace("|", " or ").replace(r"(\(\d\))?", "(n)").replace("N?", "[N]")

@@ -41,7 +41,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleOwnedObjects:
-    """The objects of one schema with the prefix of VENUS's names, as (kind, name)."""
+    """The objects of one schema whose names look like VENUS's, as (kind, name): VENUS's own, and foreign ones."""
 
     ours: frozenset[Key]
     foreign: frozenset[Key] = frozenset()
@@ -64,7 +64,7 @@ class OracleOwnedObjects:
             raise Refused(f"{name} exists, and VENUS's installation has not created it", hint=hint)
 
     def names_in_use(self, wanted: Iterable[Key]) -> set[Key]:
-        """Return the names that other objects have; triggers have a separate name space."""
+        """Return those of the wanted names that foreign objects have; triggers have a separate name space."""
         theirs = {(kind == "TRIGGER", name) for kind, name in self.foreign}
         return {(kind, name) for kind, name in wanted if (kind == "TRIGGER", name) in theirs}
 
@@ -84,7 +84,7 @@ def read_owned_objects(session: OracleSession, listed: Iterable[Row] | None = No
 
 
 def read_valve(session: OracleSession) -> str:
-    """Return the block that the job of the valve runs; empty without one. A job of the application does not count."""
+    """Return the block of the job that limits VENUS's logs; empty without one. Ignores a job of the application."""
     return "".join(str(r[0]) for r in session.fetch_rows(statement("dictionary", "valve")) if TABLE in str(r[0]))
 
 
@@ -101,7 +101,7 @@ def read_foreign_own_tables(session: OracleSession, owner: str, tables: Iterable
 
 
 def _read_record(session: OracleSession, schema: str) -> frozenset[Key] | None:
-    """Return the record; None if the table of this name has other columns."""
+    """Return the objects recorded in VENUS_OWNED; None if the table of this name has other columns."""
     try:
         rows = session.fetch_rows(statement("ownership", "recorded", schema=schema))
     except SchemaChanged:
@@ -110,6 +110,7 @@ def _read_record(session: OracleSession, schema: str) -> frozenset[Key] | None:
 
 
 def _objects_by_registry(session: OracleSession, schema: str) -> frozenset[Key]:
+    """Return the objects of an older installation, which recorded only its registered tables."""
     try:
         rows = session.fetch_rows(statement("ownership", "registered", schema=schema))
     except SchemaChanged:

@@ -118,7 +118,7 @@ class OracleDictionary:
         return self._visibility
 
     def read_fingerprint(self) -> tuple[object, ...] | None:
-        """Return a value that changes with these schemas and what they hide; None if a change is too recent."""
+        """Return a value that changes with these schemas and their restrictions; None if a change is too recent."""
         owners = ", ".join(literal(owner) for owner in dict.fromkeys((*self.schemas, self.user)))
         *digest, recent = self._session.fetch_row(statement("dictionary", "digest", owners=owners))
         self._inline = self._recorded = None
@@ -138,7 +138,7 @@ class OracleDictionary:
         return self.owned_objects.list_tables(names)
 
     def read_inline_tables(self) -> frozenset[tuple[str, str]]:
-        """Return the tables with the paper's columns according to the registry; read once."""
+        """Return the tables that are captured inline according to the registry; read once."""
         if self._inline is None:
             self._inline = (
                 inline.read_inline_tables(self._session) if self._has_own_table("VENUS_POLLED") else frozenset()
@@ -152,7 +152,7 @@ class OracleDictionary:
         return frozenset((row[0], row[1]) for row in self._session.fetch_rows(statement("registry", "captured_names")))
 
     def prove_once(self, table: OracleTable, prove: Callable[[OracleTable], list[Finding]]) -> list[Finding]:
-        """Return the findings of a proof. It may read the whole table, so it runs only once."""
+        """Return the findings of `prove` on a table; it may read all rows, so it runs only once for each table."""
         key = table.schema.qualified_name, repr(table.readings)
         if key not in self._proofs:
             self._proofs[key] = prove(table)
@@ -168,12 +168,12 @@ class OracleDictionary:
 
     @property
     def reads_bytes(self) -> bool:
-        """Whether a type is requested that reads a text as bytes."""
+        """Whether a requested type makes VENUS read the bytes of a text column."""
         requests = (*self.type_map.values(), *self.requested.values(), *(r.to for r in self.read_recorded_types()))
         return any(to.startswith(overrides.ENCODED) for to in requests)
 
-    def _has_own_table(self, own: str) -> bool:
-        return self.owned_objects.has(own)
+    def _has_own_table(self, name: str) -> bool:
+        return self.owned_objects.has(name)
 
     def _requested_types(self, listed: ListedTable) -> dict[str, str]:
         """Return the types that columns of a table have instead of their default ones."""
@@ -184,7 +184,7 @@ class OracleDictionary:
         return found
 
     def has_inline_columns(self, listed: ListedTable) -> bool:
-        """Whether the table already has the paper's columns."""
+        """Whether the table already has the columns of inline capture."""
         binds = {"owner": listed.owner, "name": listed.name}
         return bool(self._session.fetch_rows(statement("inline", "has_columns"), binds))
 
@@ -295,7 +295,7 @@ class OracleDictionary:
         return f"{here[0].qualified_name} has no column {column}{suggest_nearest(column, columns)}"
 
     def read_structure(self, owner: str) -> structure.SchemaRows:
-        """Return the structure of a schema's tables, as of the last `list_tables`."""
+        """Return the dictionary's rows about constraints, indexes and defaults, as of the last `list_tables`."""
         if owner not in self._structures:
             self._structures[owner] = structure.read_structure(self._session, self._version, owner)
         return self._structures[owner]
@@ -346,7 +346,7 @@ class OracleDatabase:
 
     @property
     def dictionary(self) -> OracleDictionary:
-        """The configured dictionary."""
+        """The dictionary of the configured schemas."""
         return self._open()[1]
 
     def _open(self) -> tuple[Version, OracleDictionary]:
@@ -388,7 +388,7 @@ class Visibility:
 
 
 def read_visibility(session: OracleSession, owners: Iterable[str], user: str) -> Visibility:
-    """Read the restrictions from the dictionary."""
+    """Read from the dictionary which rows and values are hidden from this user."""
     granted = {str(row[0]) for row in session.fetch_rows(statement("dictionary", "privileges"))}
     found = Visibility()
     for owner in owners:
@@ -440,7 +440,7 @@ def _archival_restriction() -> Restriction:
 
 
 def redaction_findings(found: Visibility, user: str) -> Iterator[Finding]:
-    """Yield the restrictions that this user cannot check."""
+    """Yield a finding if this user cannot see whether Data Redaction masks values."""
     if not found.knows_redactions:
         remedy = f"GRANT {SEES_VALUES} TO {quote(user)};"
         yield Finding(

@@ -42,7 +42,7 @@ NOTHING: Marks = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """The present marks by (owner, table), and the stored marks by table_id."""
+    """The present and stored marks of tables: segment numbers, and times of changes to triggers and definitions."""
 
     now: Mapping[tuple[str, str], Marks]
     stored: Mapping[int, Marks]
@@ -91,7 +91,7 @@ def describe_altered_triggers(before: Marks, now: Marks) -> str:
 
 
 def has_new_partition(before: Marks, now: Marks) -> bool:
-    """Whether a partition was added."""
+    """Whether a partition was added since the marks `before` were stored."""
     return any(not name.startswith(TRIGGER) and name not in before for name in now)
 
 
@@ -107,7 +107,7 @@ def read_segments(session: OracleSession, release: str) -> Segments:
 
 
 def store_marks(session: OracleSession, table_id: int, marks: Marks) -> None:
-    """Store the marks of a table."""
+    """Store the marks of a table, in place of earlier ones."""
     forget_marks(session, table_id)
     rows: Seq[tuple[int, str, str]] = [(table_id, part, mark) for part, mark in marks.items()]
     if rows:
@@ -137,7 +137,7 @@ def definition_mark(table: OracleTable, specified: str) -> str:
 
 
 def has_altered_values(before: str, now: str, *, explained: bool) -> bool:
-    """Whether values may have changed: columns are declared differently, or nothing else explains the new time."""
+    """Whether values may have changed between two marks of a definition: other columns, or an unexplained time."""
     if not before or before == now:
         return False
     return _columns_digest(before) != _columns_digest(now) or not explained

@@ -58,7 +58,7 @@ _BLOCKS = (
 
 
 def read_structure(session: OracleSession, version: Version, owner: str) -> SchemaRows:
-    """Read a whole schema."""
+    """Read the dictionary's rows about the structure of all tables of a schema."""
     blocks = [b for b in _BLOCKS if b != "identities" or version.invisible_identity]
     return SchemaRows(
         **{b: group_by_table(session.fetch_rows(statement("structure", b), {"owner": owner})) for b in blocks}
@@ -66,7 +66,7 @@ def read_structure(session: OracleSession, version: Version, owner: str) -> Sche
 
 
 def group_by_table(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
-    """Return rows by the name of the table, which is their first value and is left out."""
+    """Return rows by table; the table's name is the first value of each row and is left out."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         found[row[0]].append(tuple(row[1:]))
@@ -74,12 +74,12 @@ def group_by_table(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
 
 
 def add_structure(schema: TableSchema, rows: SchemaRows) -> TableSchema:
-    """Return the schema with its structure added. Pure."""
+    """Return a table's schema with its constraints, indexes, defaults and comments added. Pure."""
     name = schema.name
-    columns, left = _columns(schema, rows.columns.get(name, []), {r[0]: r for r in rows.identities.get(name, [])})
+    columns, left = _build_columns(schema, rows.columns.get(name, []), {r[0]: r for r in rows.identities.get(name, [])})
     facts = {c.name.lower(): ColumnFact(name=c.name, type=c.type) for c in columns}
     found = _build_constraints(name, rows, facts, left)
-    indexes = _indexes(rows.indexes.get(name, []), facts, found.unique, schema.key, left)
+    indexes = _build_indexes(rows.indexes.get(name, []), facts, found.unique, schema.key, left)
     (comment,) = next(iter(rows.table_comments.get(name, [])), ("",))
     return replace(
         schema,
@@ -173,9 +173,10 @@ def _columns_by_name(rows: Sequence[Row]) -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-def _columns(
+def _build_columns(
     schema: TableSchema, rows: Sequence[Row], identities: Mapping[str, Row]
 ) -> tuple[tuple[Column, ...], list[LeftOut]]:
+    """Return the columns with their defaults, identities and comments, and what is left out of them."""
     rows_by_column = {row[0]: row[1:] for row in rows}
     left = [
         _left_out("virtual column", name, str(default), "its values are computed at the source and are not carried")
@@ -205,9 +206,10 @@ def portable_default(text: str, kind: Kind) -> str:
     return text.lower() if kind is Kind.BOOL and text.upper() in ("TRUE", "FALSE") else ""
 
 
-def _indexes(
+def _build_indexes(
     rows: Sequence[Row], facts: Mapping[str, ColumnFact], unique: set[str], key: tuple[str, ...], left: list[LeftOut]
 ) -> list[Index]:
+    """Return the indexes of a table that PostgreSQL can have; add the others to `left`."""
     by_name: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_name[row[0]].append(row[1:])
@@ -217,13 +219,13 @@ def _indexes(
         if (names == key and terms[0][0] == "UNIQUE") or _OWN_INDEX.fullmatch(name):
             continue
         try:
-            found.append(_index(name, terms, facts, constraint=name in unique))
+            found.append(_build_index(name, terms, facts, constraint=name in unique))
         except NotPortableError as why:
             left.append(_left_out("index", name, f"{terms[0][1]} ({', '.join(names)})", str(why)))
     return found
 
 
-def _index(name: str, terms: Sequence[Row], facts: Mapping[str, ColumnFact], *, constraint: bool) -> Index:
+def _build_index(name: str, terms: Sequence[Row], facts: Mapping[str, ColumnFact], *, constraint: bool) -> Index:
     is_unique, sort = terms[0][0] == "UNIQUE", str(terms[0][1])
     if sort not in ("NORMAL", "FUNCTION-BASED NORMAL", "NORMAL/REV"):
         raise NotPortableError(f"PostgreSQL has no {sort} index")

@@ -123,7 +123,7 @@ _BINARY_COLLATIONS = (None, "", "BINARY", "USING_NLS_COMP")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTable:
-    """A table in the dictionary's list."""
+    """A table as the dictionary lists it: its name, its approximate size, its kind."""
 
     owner: str
     name: str
@@ -157,7 +157,7 @@ class CharacterSets:
 
 
 def read_character_sets(session: OracleSession) -> CharacterSets:
-    """Read the character sets."""
+    """Read the character sets of the database."""
     found = {str(name): str(value) for name, value in session.fetch_rows(statement("sampling", "character_sets"))}
     return CharacterSets(database=found.get("NLS_CHARACTERSET", ""), national=found.get("NLS_NCHAR_CHARACTERSET", ""))
 
@@ -170,7 +170,7 @@ CONVERTED = "converted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleReading:
-    """The way in which one column is read."""
+    """How one column is read: its declared type, the mapping of this type, and the SQL expressions."""
 
     declared: OracleDeclaredType
     mapping: OracleTypeMapping
@@ -179,7 +179,7 @@ class OracleReading:
 
     @property
     def rule(self) -> str:
-        """The rule of rows.py that converts the driver's value."""
+        """The name of the rule in rows.py that converts the driver's value to canonical text."""
         return CONVERTED if self.is_converted and self.mapping.text == "text" else self.mapping.text
 
     def expression(self, column: str) -> str:
@@ -192,7 +192,7 @@ class OracleReading:
         return f"CAST({column} AS {padded})" if padded else column
 
     def bind_expression(self, name: object) -> str:
-        """Return the expression of a condition for a value of this column that is bound under this name."""
+        """Return the expression that a condition compares with this column, for a value bound under `name`."""
         return self.cast_logged(self.mapping.bind.format(n=name))
 
     def bind_value(self, value: object) -> object:
@@ -216,7 +216,7 @@ class OracleTable:
 
 @dataclass(slots=True)
 class _ColumnReader:
-    """The columns of a table that can be carried, with refusals and remarks."""
+    """Collector of the columns of a table that can be carried, with refusals and remarks."""
 
     columns: list[Column] = field(default_factory=list)
     readings: dict[str, OracleReading] = field(default_factory=dict)
@@ -262,7 +262,7 @@ def build_table(
 def _read_column(
     read: _ColumnReader, row: Row, number: int, listed: ListedTable, asked: Map[str, str], switches: Map[str, str]
 ) -> bool:
-    """Add a column; return whether it can be carried."""
+    """Add a column to `read` with the way to read it; return False if it cannot be carried."""
     name, declared = row[0], _declared_type(row)
     try:
         to = asked.get(name.upper()) or type_by_switch(switches, declared)
@@ -312,7 +312,7 @@ def excluded_key_refusals(left: Seq[LeftOut], table: OracleTable, keys: Seq[Row]
 
 
 def with_id(table: OracleTable, table_id: int) -> OracleTable:
-    """Return the table with its number."""
+    """Return the table with its number in the registry."""
     return replace(table, schema=replace(table.schema, table_id=table_id))
 
 
@@ -367,7 +367,7 @@ def application_tables(listed: Seq[ListedTable]) -> list[ListedTable]:
 
 
 def pattern_names(listed: ListedTable) -> tuple[str, ...]:
-    """Return the names that patterns are compared with, in upper case: /TABLE and OWNER.TABLE."""
+    """Return the two names by which a pattern can match a table, in upper case: /TABLE and OWNER.TABLE."""
     return f"/{listed.name}".upper(), f"{listed.owner}.{listed.name}".upper()
 
 

@@ -1,8 +1,8 @@
-"""The mapping of Oracle types: the type that carries them and how they are read. Pure.
+"""The default mapping of Oracle types: the logical type that carries each, and how it is read. Pure.
 
-The documentation's table is generated from this one. `select` is the selected expression, with `{c}` for the column.
-`text` names the rule of rows.py that converts the driver's value. `bind` is the expression of a condition for
-a key of the type.
+The table of the documentation is generated from this mapping. `select` is the selected expression, with `{c}` for the
+column. `text` names the rule of rows.py that converts the driver's value. `bind` is the expression of a condition for a
+key of the type.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OracleDeclaredType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleTypeMapping:
-    """One line of the mapping."""
+    """The mapping of one Oracle type: the logical type that carries it, and how its values are read."""
 
     pattern: str  # of ALL_TAB_COLS.DATA_TYPE
     becomes: str  # for the documentation
@@ -81,7 +81,7 @@ class OracleTypeMapping:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is stored as a text at the source."""
+        """Whether values of this type are stored as text at the source."""
         return self.text == "text" or bool(self.encoding)
 
 
@@ -98,14 +98,17 @@ def _number_type(declared: OracleDeclaredType) -> LogicalType:
 
 
 def _plain_column(_: OracleDeclaredType) -> str:
+    """Return the expression that selects a column as it is."""
     return "{c}"
 
 
 def _constant_expression(expression: str) -> Callable[[OracleDeclaredType], str]:
+    """Return a function that returns this expression for every declared type."""
     return lambda _: expression
 
 
 def _kind_type(kind: Kind, *, length: int | None = None) -> Callable[[OracleDeclaredType], LogicalType]:
+    """Return a function that makes a logical type of this kind, by default with the declared length."""
     return lambda d: LogicalType(kind=kind, length=d.length if length is None else length)
 
 
@@ -114,11 +117,13 @@ def _fraction_digits(declared: OracleDeclaredType) -> int:
 
 
 def _moment_format(declared: OracleDeclaredType) -> str:
+    """Return the TO_CHAR format of a timestamp with its declared digits of a second."""
     digits = _fraction_digits(declared)
     return f"{MOMENT}.FF{digits}" if digits else MOMENT
 
 
 def _timestamp_type(kind: Kind) -> Callable[[OracleDeclaredType], LogicalType]:
+    """Return a function that makes a logical type of this kind with the declared digits of a second."""
     return lambda d: LogicalType(kind=kind, precision=_fraction_digits(d))
 
 
@@ -314,7 +319,7 @@ REFUSED = {
 
 
 def default_mapping(declared: OracleDeclaredType) -> OracleTypeMapping:
-    """Return the mapping of a type. Raises UnsupportedType with the reason."""
+    """Return the default mapping of a declared type. Raises UnsupportedType with the reason."""
     reason = REFUSED.get(declared.data_type)
     if reason is None and declared.data_type != "XMLTYPE" and declared.owner:
         reason = "object types and nested tables have no row of their own"
@@ -339,7 +344,7 @@ def log_type_of(declared: OracleDeclaredType, mapping: OracleTypeMapping) -> str
 
 
 def types_documentation() -> str:
-    """Return the table of docs/reference/oracle-types.md."""
+    """Return the Markdown table of the default mapping, for docs/reference/oracle-types.md."""
     lines = ["| Oracle | travels as | read as | in a key | remarks |", "|---|---|---|---|---|"]
     for m in MAPPINGS:
         name = m.pattern.replace("|", " or ").replace(r"(\(\d\))?", "(n)").replace("N?", "[N]").replace("U?", "[U]")

@@ -67,7 +67,7 @@ def check(
     include: Seq[str],
     exclude: Seq[str],
 ) -> Iterator[Finding]:
-    """Yield all findings."""
+    """Yield the findings of `venus check` about the database and the chosen tables."""
     yield from _privilege_findings(session, dictionary, version, options)
     yield from _identity_findings(session, dictionary.user)
     yield from room_findings(session)
@@ -106,7 +106,7 @@ def _read_schema_privileges(session: OracleSession, version: Version, schemas: S
 def _privilege_findings(
     session: OracleSession, dictionary: OracleDictionary, version: Version, options: OracleOptions
 ) -> Iterator[Finding]:
-    """Yield the privileges that VENUS's user lacks, and the events of other schemas that it will not notice."""
+    """Yield the privileges that VENUS's user lacks, and the schemas where VENUS cannot detect TRUNCATE."""
     granted = {str(row[0]) for row in session.fetch_rows(statement("dictionary", "privileges"))}
     foreign = [s for s in dictionary.schemas if s != dictionary.user]
     of_schemas = _read_schema_privileges(session, version, foreign)
@@ -178,7 +178,7 @@ def _synonym_findings(session: OracleSession, dictionary: OracleDictionary, incl
 
 
 def _older_installation_findings(dictionary: OracleDictionary) -> Iterator[Finding]:
-    """Yield the events that go unnoticed because an older installation has no table of segments."""
+    """Yield what VENUS cannot detect if an older version installed capture, without the table of segments."""
     if dictionary.owned_objects.has(ownership.REGISTRY) and not dictionary.owned_objects.has(segments.TABLE):
         yield Finding(
             where="installation",
@@ -318,7 +318,7 @@ def describe_blocker(session: OracleSession, user: str) -> str:
     try:
         rows = session.fetch_rows(statement("sampling", "holder"))
     except (SourceError, SchemaChanged):
-        return f"not shown without {_missing_grants(user)}"
+        return f"not shown without {_blocker_grants(user)}"
     return "".join(_describe_session(*row) for row in rows[:1])
 
 
@@ -328,7 +328,7 @@ def _describe_session(number: int, instance: int, user: str | None, os_user: str
     return describe_session(int(number), *facts, opened)
 
 
-def _missing_grants(user: str) -> str:
+def _blocker_grants(user: str) -> str:
     return " ".join(f"GRANT SELECT ON {view} TO {quote(user)};" for view in BLOCKER_VIEWS)
 
 
@@ -336,11 +336,11 @@ def blocker_findings(session: OracleSession, user: str) -> Iterator[Finding]:
     """Yield the grants that a user lacks to see the transactions that delay a cut."""
     if read_blocker_ages(session) is None:
         message = "`venus status` does not show whose open transaction delays changes"
-        yield Finding(where="privileges", message=message, remedy=_missing_grants(user))
+        yield Finding(where="privileges", message=message, remedy=_blocker_grants(user))
 
 
 def switch_proposals(tables: Seq[OracleTable]) -> Iterator[Finding]:
-    """Yield the switches that are not set and that would apply to some columns."""
+    """Yield entries for [source.type_map] that would carry columns of a type in a more fitting way."""
     for switch, way in SWITCHES.items():
         places = {
             table.schema.qualified_name: [

@@ -36,7 +36,7 @@ _TRUNCATE = "TRUNCATE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleContinuedTable:
-    """A registered table, and the table of this database; None = there is none."""
+    """A registered table whose capture is to continue here, and this database's table (None = it does not exist)."""
 
     known: TableSchema
     here: OracleTable | None
@@ -62,7 +62,7 @@ def plan_handover(
         ),
         statements=(
             *(statement("registry", block) for block in blocks),
-            *(_empty_log(known.table_id) for known, _ in there),
+            *(_empty_log_sql(known.table_id) for known, _ in there),
             *(
                 registry.continue_statement(registered_version(known, table.schema), registry.ACTIVE, "")
                 for known, table in there
@@ -81,7 +81,7 @@ def _find_tables(dictionary: OracleDictionary, schemas: Seq[TableSchema]) -> lis
 def _find_table(
     known: TableSchema, dictionary: OracleDictionary, listed: Mapping[tuple[str, str], ListedTable]
 ) -> OracleTable | None:
-    """Return the table here for a registered one. Another kind of database has another name for the heartbeat."""
+    """Return this database's table for a registered one. The heartbeat table may have another name here."""
     if known.is_heartbeat:
         at = listed.get((dictionary.user, HEARTBEAT))
         at = at or ListedTable(owner=dictionary.user, name=HEARTBEAT, partitioned=False, rows=1, is_own=True)
@@ -91,6 +91,7 @@ def _find_table(
 
 
 def _find_obstacles(found: OracleContinuedTable) -> Iterator[str]:
+    """Yield why this database cannot continue the capture of a registered table."""
     known, here = found.known, found.here
     if known.is_heartbeat:
         return
@@ -135,26 +136,26 @@ def plan_quiet_triggers(database: OracleDatabase) -> list[str]:
 
 
 def run_statements(session: OracleSession, statements: Iterable[str]) -> None:
-    """Run statements of a preparation, each of which may be repeated."""
+    """Run the statements that prepare a handover; each is committed and may be repeated."""
     session.run(statement("session", "patience"))
     for text in statements:
         session.run(text)
         session.commit()
 
 
-def _empty_log(table_id: int) -> str:
+def _empty_log_sql(table_id: int) -> str:
     return statement("registry", "empty_log", log=log_table_name(table_id))
 
 
 def position_sql(*, epoch: int, next_sequence: int, last_batch: int) -> str:
-    """Return the statement that continues the checkpoint of the other database."""
+    """Return the statement that sets the checkpoint row to the position of the other database."""
     return statement(
         "registry", "continue_at", epoch=str(epoch), next_sequence=str(next_sequence), last_batch=str(last_batch)
     )
 
 
 def waiting_tables(session: OracleSession, schemas: Iterable[TableSchema]) -> list[str]:
-    """Return the tables with changes that capture has not read: in their logs, or a recorded TRUNCATE."""
+    """Return the names of the tables with changes that capture has not read: log rows or a recorded TRUNCATE."""
     truncated = {
         (owner, name)
         for _, event, owner, name, _ in session.fetch_rows(statement("registry", "ddl_rows"))
@@ -164,11 +165,11 @@ def waiting_tables(session: OracleSession, schemas: Iterable[TableSchema]) -> li
         schema.qualified_name
         for schema in schemas
         if not schema.is_heartbeat
-        and ((schema.namespace, schema.name) in truncated or _is_logged(session, schema.table_id))
+        and ((schema.namespace, schema.name) in truncated or _has_log_rows(session, schema.table_id))
     ]
 
 
-def _is_logged(session: OracleSession, table_id: int) -> bool:
+def _has_log_rows(session: OracleSession, table_id: int) -> bool:
     return bool(session.fetch_row(statement("registry", "is_waiting", log=log_table_name(table_id)))[0])
 
 

@@ -58,7 +58,7 @@ _MADE_AGAIN = "changes may have been missed, its triggers were created again: re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleStep:
-    """One statement, with the data needed to run it."""
+    """One statement of an installation or a removal, and how to run it."""
 
     shown: InstallStep
     kind: str  # run, make, check, widen
@@ -66,7 +66,7 @@ class OracleStep:
 
 
 class OracleInstallPlanner:
-    """Planner of the installation at one database."""
+    """Planner of the steps that install capture at one database, remove it, or release tables."""
 
     def __init__(
         self, session: OracleSession, dictionary: OracleDictionary, version: Version, options: OracleOptions
@@ -91,7 +91,7 @@ class OracleInstallPlanner:
         ]
         lines = []
         for known in captured.values():
-            lines.append(self._log_view_line(known.schema))
+            lines.append(self._build_log_view_line(known.schema))
             if at := by_name.get((known.schema.namespace, known.schema.name)):
                 steps += self._known_table_steps(known, at, here)
         next_id = self._next_free_id(max(captured | out, default=0) + 1, here)
@@ -104,18 +104,18 @@ class OracleInstallPlanner:
         for at in [heartbeat, *choose_tables(listed, include, exclude)]:
             if (known_out := outside.get((at.owner, at.name))) is not None:
                 steps += self._recapture_steps(known_out, at, here)
-                lines.append(self._log_view_line(known_out.schema))
+                lines.append(self._build_log_view_line(known_out.schema))
             elif (at.owner, at.name) not in taken:
                 table = with_id(self._describe_table(at), next_id)
                 steps += self._new_table_steps(table, at, here)
-                lines.append(self._log_view_line(table.schema, table.keyed.style))
+                lines.append(self._build_log_view_line(table.schema, table.keyed.style))
                 next_id = self._next_free_id(next_id + 1, here)
         is_new = len(lines) > len(captured) or "VENUS_LOG" not in here.kinds
-        steps.append(_run_step("VENUS", "view VENUS_LOG", ddl.log_view(lines), exists=not is_new))
+        steps.append(_sql_step("VENUS", "view VENUS_LOG", ddl.log_view(lines), exists=not is_new))
         steps += [
-            _run_step("VENUS", what, sql, exists=done) for what, sql, done in valve_steps(self._options.log, here)
+            _sql_step("VENUS", what, sql, exists=done) for what, sql, done in valve_steps(self._options.log, here)
         ]
-        return [_step_for(self._version, step) for step in steps]
+        return [_adapt_to_version(self._version, step) for step in steps]
 
     def _read_registry(
         self, here: OracleObjects
@@ -141,15 +141,15 @@ class OracleInstallPlanner:
             raise Refused(f"{table.schema.qualified_name}: its key was ({was}) when it was released", hint=hint)
         if segments.TABLE in here.kinds:
             forget = registry.forget_segments_statement(known.schema.table_id)
-            yield _run_step(table.schema.qualified_name, "rows of VENUS_SEGMENT", forget)
-        yield _run_step(
+            yield _sql_step(table.schema.qualified_name, "rows of VENUS_SEGMENT", forget)
+        yield _sql_step(
             table.schema.qualified_name,
             "row of VENUS_CAPTURED_TABLE",
             registry.recapture_statement(known.schema.table_id),
         )
         yield from self._table_object_steps(table, here, resync=False)
 
-    def _log_view_line(self, schema: TableSchema, style: CaptureStyle | None = None) -> str:
+    def _build_log_view_line(self, schema: TableSchema, style: CaptureStyle | None = None) -> str:
         at = (schema.namespace, schema.name)
         if style is CaptureStyle.INLINE or (style is None and at in self._dictionary.read_inline_tables()):
             return inline.inline_view_line(*at)
@@ -163,64 +163,65 @@ class OracleInstallPlanner:
         return table_id
 
     def _record_steps(self, here: OracleObjects) -> Iterator[OracleStep]:
-        """Record the objects of every installation before they are created. Raises Refused for a name in use."""
+        """Yield the steps that record VENUS's objects before they are created. Raises Refused for a name in use."""
         made = [*ddl.build_own_objects(self._version)]
         made += inline.build_inline_objects() if self._options.inline else []
         made += [overrides.type_map_table(self._version)] if self._dictionary.requested else []
         wanted = [(m.kind, m.name) for m in made] + [("TRIGGER", DDL_TRIGGER), ("VIEW", "VENUS_LOG")]
         own = ownership.owned_table()
         here.owned.refuse_names_in_use([(own.kind, own.name), *wanted])
-        yield _run_step("VENUS", f"table {own.name}", own.sql, exists=own.name in here.kinds)
+        yield _sql_step("VENUS", f"table {own.name}", own.sql, exists=own.name in here.kinds)
         older = sorted(here.owned.ours - {(own.kind, own.name)})
         if older and not here.owned.recorded:
-            yield _run_step("VENUS", f"{RECORD} {len(older)} objects", ownership.record_statement(older, adopted=True))
+            yield _sql_step("VENUS", f"{RECORD} {len(older)} objects", ownership.record_statement(older, adopted=True))
         yield _record_step("VENUS", wanted, here)
 
     def _own_object_steps(self, here: OracleObjects) -> Iterator[OracleStep]:
+        """Yield the steps that create VENUS's sequence, its tables and the DDL trigger."""
         for made in ddl.build_own_objects(self._version):
-            yield _run_step("VENUS", f"{made.kind.lower()} {made.name}", made.sql, exists=made.name in here.kinds)
+            yield _sql_step("VENUS", f"{made.kind.lower()} {made.name}", made.sql, exists=made.name in here.kinds)
         if self._options.inline:
             for made in inline.build_inline_objects():
-                yield _run_step("VENUS", f"table {made.name}", made.sql, exists=made.name in here.kinds)
+                yield _sql_step("VENUS", f"table {made.name}", made.sql, exists=made.name in here.kinds)
         if here.has_ordered_sequence:
-            yield _run_step("VENUS", "order of VENUS_SEQ", statement("own", "sequence_order"))
+            yield _sql_step("VENUS", "order of VENUS_SEQ", statement("own", "sequence_order"))
         if "VENUS_DDL" in here.kinds and "SQL_TEXT" not in here.columns.get("VENUS_DDL", ()):
-            yield _run_step("VENUS", "column SQL_TEXT of VENUS_DDL", statement("own", "ddl_text"))
+            yield _sql_step("VENUS", "column SQL_TEXT of VENUS_DDL", statement("own", "ddl_text"))
         for name, sql in ddl.initial_rows():
-            yield _run_step("VENUS", f"row of {name}", sql, exists=name in here.kinds)
+            yield _sql_step("VENUS", f"row of {name}", sql, exists=name in here.kinds)
         made = ddl.ddl_trigger(owner=self._dictionary.user, whole_database=self._options.watch_database)
         there = here.triggers.get(made.name)
         exists = there is not None and there.is_like(made, there.on) and made.name not in here.editioned
         if made.name in here.editioned:
-            yield _run_step("VENUS", f"older trigger {made.name}", ddl.drop_object("TRIGGER", made.name))
+            yield _sql_step("VENUS", f"older trigger {made.name}", ddl.drop_object("TRIGGER", made.name))
         yield OracleStep(
             shown=_install_step("VENUS", f"trigger {made.name}", made.sql, exists), kind="make", name=made.name
         )
         yield from _check_and_enable_steps("VENUS", {made.name: exists})
 
     def _type_map_steps(self, here: OracleObjects, included: Seq[ListedTable]) -> Iterator[OracleStep]:
-        """Record the types that this command requests, before the table is registered."""
+        """Yield the steps that record the types that this command requests, before a table is registered."""
         if not self._dictionary.requested:
             return
         made = overrides.type_map_table(self._version)
-        yield _run_step("VENUS", f"table {made.name}", made.sql, exists=made.name in here.kinds)
+        yield _sql_step("VENUS", f"table {made.name}", made.sql, exists=made.name in here.kinds)
         before = {r.name: r.to for r in self._dictionary.read_recorded_types()}
         for recorded in self._dictionary.resolve_requests(included):
             for what, sql in overrides.record_statements(recorded):
-                yield _run_step(
+                yield _sql_step(
                     f"{recorded.owner}.{recorded.table}", what, sql, exists=before.get(recorded.name) == recorded.to
                 )
 
     def _new_table_steps(self, table: OracleTable, at: ListedTable, here: OracleObjects) -> Iterator[OracleStep]:
         if table.keyed.style is CaptureStyle.INLINE:
             for what, sql in inline.initial_inline_rows(table.keyed):
-                yield _run_step(table.schema.qualified_name, what, sql)
+                yield _sql_step(table.schema.qualified_name, what, sql)
         elif "VENUS_POLLED" in here.kinds:
-            yield _run_step(
+            yield _sql_step(
                 table.schema.qualified_name, "no row of VENUS_POLLED", inline.delete_polled_row(at.owner, at.name)
             )
         registered = registry.register_statement(table.schema, at.rows)
-        yield _run_step(table.schema.qualified_name, "row of VENUS_CAPTURED_TABLE", registered)
+        yield _sql_step(table.schema.qualified_name, "row of VENUS_CAPTURED_TABLE", registered)
         yield from self._table_object_steps(table, here, resync=False)
 
     def _describe_table(self, at: ListedTable) -> OracleTable:
@@ -232,7 +233,7 @@ class OracleInstallPlanner:
         return table
 
     def _known_table_steps(self, known: OracleRegistryEntry, at: ListedTable, here: OracleObjects) -> list[OracleStep]:
-        """Return the steps for a registered table: objects that have vanished are created again."""
+        """Return the steps of a registered table, which create its missing objects again."""
         table = self._dictionary.read_table(at, known.schema, known.number_max)
         unfinished = known.is_unfinished
         if table.refusals or table.schema.key != known.schema.key:
@@ -256,7 +257,7 @@ class OracleInstallPlanner:
 
     def _log_step(self, table: OracleTable, exists: bool) -> OracleStep:
         made = ddl.log_object(table.keyed, table.schema.table_id, self._options.log.tablespace)
-        return _run_step(table.schema.qualified_name, f"table {made.name}", made.sql, exists=exists)
+        return _sql_step(table.schema.qualified_name, f"table {made.name}", made.sql, exists=exists)
 
     @staticmethod
     def _room_steps(known: OracleRegistryEntry, table: OracleTable, here: OracleObjects) -> list[OracleStep]:
@@ -268,10 +269,11 @@ class OracleInstallPlanner:
             return []
         log = _log_name(table)
         return [
-            _run_step(table.schema.qualified_name, f"room of {log}", give_room_back(log), exists=log not in here.kinds)
+            _sql_step(table.schema.qualified_name, f"room of {log}", give_room_back(log), exists=log not in here.kinds)
         ]
 
     def _table_object_steps(self, table: OracleTable, here: OracleObjects, *, resync: bool) -> Iterator[OracleStep]:
+        """Yield the steps that create a table's log and triggers; `resync`: the table becomes RESYNC first."""
         is_inline = table.keyed.style is CaptureStyle.INLINE
         every = build_triggers(table.keyed, table.schema.table_id)
         wanted = [*([] if is_inline else [("TABLE", _log_name(table))]), *((m.kind, m.name) for m in every)]
@@ -283,7 +285,7 @@ class OracleInstallPlanner:
             has_columns = self._dictionary.has_inline_columns(table.listed)
             for what, sql in inline.inline_columns(table.keyed, table.schema.table_id, self._version):
                 there = what.removeprefix("index ") in here.indexes or (what == "columns" and has_columns)
-                yield _run_step(table.schema.qualified_name, what, sql, exists=there)
+                yield _sql_step(table.schema.qualified_name, what, sql, exists=there)
         else:
             yield self._log_step(table, _log_name(table) in here.kinds)
             yield from _widening_steps(table, here)
@@ -291,7 +293,7 @@ class OracleInstallPlanner:
         removals = self._removals(table, here)
         wrong = {m.name for m in find_wrong_triggers(table, here.triggers, valid=not resync)} | removals.keys()
         for name, sql in removals.items():
-            yield _run_step(table.schema.qualified_name, f"older trigger {name}", sql)
+            yield _sql_step(table.schema.qualified_name, f"older trigger {name}", sql)
         for made in every:
             yield _trigger_step(table, made, made.name not in wrong)
         yield from _check_and_enable_steps(table.schema.qualified_name, {m.name: m.name not in wrong for m in every})
@@ -311,8 +313,8 @@ class OracleInstallPlanner:
     def _removals(table: OracleTable, here: OracleObjects) -> dict[str, str]:
         """Return the triggers that must be dropped before a table gets its own, with the statements.
 
-        They are on another table, because the table was renamed or redefined (ORA-04095), belong to an edition, which a
-        replacement keeps, or have come back from the recycle bin.
+        Such a trigger is on another table, because the table was renamed or redefined (ORA-04095), belongs to an
+        edition, which a replacement keeps, or has come back from the recycle bin.
         """
         on = f"{table.keyed.owner}.{table.keyed.name}"
         made = [m.name for m in build_triggers(table.keyed, table.schema.table_id) if m.name in here.triggers]
@@ -329,13 +331,13 @@ class OracleInstallPlanner:
         self._dictionary.list_tables()  # the cached state of the dictionary may be outdated
         order = {"TRIGGER": 0, "VIEW": 1, "TABLE": 2, "SEQUENCE": 3}
         ours = sorted(kinds, key=lambda n: (n == ownership.TABLE, order[kinds[n]], n))
-        steps = [_run_step("VENUS", f"{kinds[n].lower()} {n}", ddl.drop_object(kinds[n], n)) for n in ours]
-        before = [_run_step(stray.on, f"trigger {stray.name}", stray.drop) for stray in here.strays]
-        before += [_run_step("VENUS", what, sql) for what, sql in read_follower_removals(self._session, kinds)]
+        steps = [_sql_step("VENUS", f"{kinds[n].lower()} {n}", ddl.drop_object(kinds[n], n)) for n in ours]
+        before = [_sql_step(stray.on, f"trigger {stray.name}", stray.drop) for stray in here.strays]
+        before += [_sql_step("VENUS", what, sql) for what, sql in read_follower_removals(self._session, kinds)]
         if here.valve:
-            before.append(_run_step("VENUS", f"job {ownership.VALVE}", statement("valve", "drop_job")))
+            before.append(_sql_step("VENUS", f"job {ownership.VALVE}", statement("valve", "drop_job")))
         given_back = [
-            _run_step(f"{owner}.{name}", "columns", inline.drop_inline_columns(owner, name))
+            _sql_step(f"{owner}.{name}", "columns", inline.drop_inline_columns(owner, name))
             for owner, name in sorted(self._dictionary.read_inline_tables())
         ]
         behind_triggers = sum(kinds[n] == "TRIGGER" for n in ours)
@@ -359,8 +361,8 @@ class OracleInstallPlanner:
                 raise Refused(f"{place} is captured inline and cannot be taken out alone", hint=hint)
             if table_id not in out or is_being_released(out[table_id].table):
                 sql = registry.installed_state_statement(table_id, RELEASING, TRIGGERS_GONE)
-                steps.append(_run_step(place, f"state {RELEASING}", sql))
-            steps += [_run_step(place, f"trigger {n}", sql) for n, sql in _existing_triggers(table_id, here).items()]
+                steps.append(_sql_step(place, f"state {RELEASING}", sql))
+            steps += [_sql_step(place, f"trigger {n}", sql) for n, sql in _existing_triggers(table_id, here).items()]
         return steps
 
     def plan_log_removal(self, reasons: Mapping[int, str], *, planned: bool = False) -> list[OracleStep]:
@@ -373,27 +375,27 @@ class OracleInstallPlanner:
         places = qualified_names((c.table for c in (captured | out).values()), reasons)
         if not planned:
             refuse_if_written(places, (table_id for table_id in reasons if _existing_triggers(table_id, here)))
-        lines = [self._log_view_line(c.schema) for t, c in captured.items() if t not in reasons]
+        lines = [self._build_log_view_line(c.schema) for t, c in captured.items() if t not in reasons]
         steps = [
-            _run_step(
+            _sql_step(
                 place, f"state {RELEASED}", registry.installed_state_statement(table_id, RELEASED, reasons[table_id])
             )
             for table_id, place in places.items()
         ]
         logs = {log: place for i, place in places.items() if (log := log_table_name(i)) in here.kinds}
         if logs and "VENUS_LOG" in here.kinds:
-            steps.append(_run_step("VENUS", "view VENUS_LOG", ddl.log_view(lines)))
-        return steps + [_run_step(place, f"table {log}", ddl.drop_object("TABLE", log)) for log, place in logs.items()]
+            steps.append(_sql_step("VENUS", "view VENUS_LOG", ddl.log_view(lines)))
+        return steps + [_sql_step(place, f"table {log}", ddl.drop_object("TABLE", log)) for log, place in logs.items()]
 
 
 def _existing_triggers(table_id: int, here: OracleObjects) -> dict[str, str]:
-    """Return the existing triggers that write the log of a table's number, with the statements that drop them."""
+    """Return the existing triggers that write the log of the table with this number, and how to drop each."""
     own = sorted({n for kind, n in ownership.table_objects(table_id) if kind == "TRIGGER"} & here.triggers.keys())
     strays = {s.name: s.drop for s in here.find_strays(log_table_name(table_id))}
     return {n: ddl.drop_object("TRIGGER", n) for n in own} | strays
 
 
-def _step_for(version: Version, step: OracleStep) -> OracleStep:
+def _adapt_to_version(version: Version, step: OracleStep) -> OracleStep:
     return replace(step, shown=replace(step.shown, sql=ddl.statement_for(version, step.shown.sql)))
 
 
@@ -404,7 +406,7 @@ def _log_name(table: OracleTable) -> str:
 def _record_step(table: str, wanted: Seq[tuple[str, str]], here: OracleObjects) -> OracleStep:
     """Return the step that records objects as VENUS's, before they are created."""
     exists = here.owned.recorded and here.owned.ours >= set(wanted)
-    return _run_step(table, f"{RECORD} {len(wanted)} objects", ownership.record_statement(wanted), exists=exists)
+    return _sql_step(table, f"{RECORD} {len(wanted)} objects", ownership.record_statement(wanted), exists=exists)
 
 
 def _widening_steps(table: OracleTable, here: OracleObjects) -> Iterator[OracleStep]:
@@ -418,7 +420,7 @@ def _widening_steps(table: OracleTable, here: OracleObjects) -> Iterator[OracleS
 def _statistics_step(table: OracleTable, here: OracleObjects) -> OracleStep:
     log = _log_name(table)
     sql = ddl.log_statistics(table.schema.table_id)
-    return _run_step(table.schema.qualified_name, f"statistics of {log}", sql, exists=log in here.fixed_statistics)
+    return _sql_step(table.schema.qualified_name, f"statistics of {log}", sql, exists=log in here.fixed_statistics)
 
 
 def _trigger_step(table: OracleTable, made: ddl.OracleOwnObject, exists: bool) -> OracleStep:
@@ -427,22 +429,22 @@ def _trigger_step(table: OracleTable, made: ddl.OracleOwnObject, exists: bool) -
 
 
 def _check_and_enable_steps(table: str, triggers: Mapping[str, bool]) -> Iterator[OracleStep]:
-    """Yield the steps that check and enable these triggers; those in order exist already."""
+    """Yield the steps that check and enable triggers; `triggers`: whether each exists already and is correct."""
     for name, exists in triggers.items():
         shown = _install_step(table, f"check of trigger {name}", ddl.check_trigger(name), exists)
         yield OracleStep(shown=shown, kind="check", name=name)
     for name, exists in triggers.items():
-        yield _run_step(table, f"enabling of trigger {name}", ddl.enable_trigger(name), exists=exists)
+        yield _sql_step(table, f"enabling of trigger {name}", ddl.enable_trigger(name), exists=exists)
 
 
 def _install_step(table: str, what: str, sql: str, exists: bool = False) -> InstallStep:
     return InstallStep(table=table, what=what, sql=sql, exists=exists)
 
 
-def _run_step(table: str, what: str, sql: str, *, exists: bool = False) -> OracleStep:
+def _sql_step(table: str, what: str, sql: str, *, exists: bool = False) -> OracleStep:
     return OracleStep(shown=_install_step(table, what, sql, exists), kind="run")
 
 
 def _state_step(table: OracleTable, state: str, reason: str | None) -> OracleStep:
     sql = registry.installed_state_statement(table.schema.table_id, state, reason)
-    return _run_step(table.schema.qualified_name, "state of the table", sql)
+    return _sql_step(table.schema.qualified_name, "state of the table", sql)

@@ -42,13 +42,13 @@ class OracleStrayTrigger:
 
     @property
     def drop(self) -> str:
-        """The statement that removes it."""
+        """The statement that drops this trigger."""
         return ddl.drop_object("TRIGGER", quote(self.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleObjects:
-    """VENUS's own objects in the dictionary."""
+    """VENUS's own objects as the dictionary shows them, for a plan of an installation or a removal."""
 
     kinds: dict[str, str]
     triggers: dict[str, OracleInstalledTrigger]
@@ -104,7 +104,7 @@ def read_triggers(session: OracleSession) -> OracleTriggers:
 
 
 def read_objects(session: OracleSession) -> OracleObjects:
-    """Read VENUS's own objects, which its installation has recorded."""
+    """Read VENUS's own objects from the dictionary."""
     here = read_triggers(session)
     columns: dict[str, set[str]] = {}
     for name, column in session.fetch_rows(statement("dictionary", "own_columns")):
@@ -136,7 +136,7 @@ def read_planned_objects(session: OracleSession, version: Version) -> OracleObje
 
 
 def read_follower_removals(session: OracleSession, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the steps that undo a fall-back: they switch constraints and triggers on, and drop staging tables."""
+    """Yield the steps that remove what a fall-back left: enable constraints and triggers, drop staging tables."""
     if SWITCHED_OFF in kinds:
         for name, *texts in session.fetch_rows(statement("dictionary", "switched_off")):
             yield from ((f"{name} is on again", str(text)) for text in texts if text)
@@ -146,11 +146,12 @@ def read_follower_removals(session: OracleSession, kinds: Mapping[str, str]) -> 
 
 
 def valve_block(limits: LogLimits) -> str:
-    """Return the block that closes the valve of every log above the limits."""
+    """Return the block that disables the triggers of every table whose log has reached a limit."""
     return statement("valve", "block", full=" OR ".join(_full_conditions(limits)), reason=full_log_reason(limits))
 
 
 def _full_conditions(limits: LogLimits) -> Iterator[str]:
+    """Yield the SQL conditions of which a log that has reached a limit meets at least one."""
     if limits.rows_max:
         yield statement("valve", "rows", rows=str(limits.rows_max))
     if limits.bytes_max:
@@ -159,7 +160,7 @@ def _full_conditions(limits: LogLimits) -> Iterator[str]:
 
 
 def valve_steps(limits: LogLimits, here: OracleObjects) -> Iterator[tuple[str, str, bool]]:
-    """Yield the steps that make the job match the limits: a title, the statement, whether it is done."""
+    """Yield the steps for the job that limits the logs: a title, the statement, whether it is done already."""
     wanted = valve_block(limits) if limits.is_set else ""
     if here.valve and here.valve.split() != wanted.split():
         yield f"older job {ownership.VALVE}", statement("valve", "drop_job"), False

@@ -36,7 +36,7 @@ ATTEMPTS = 10
 
 
 def run_steps(session: OracleSession, steps: Seq[OracleStep]) -> None:
-    """Run the steps. A failing step removes the triggers of its own table again, and nothing else."""
+    """Run the steps of an installation. If one fails, remove the triggers of its table, and nothing else."""
     session.run(statement("session", "patience"))
     for step in steps:
         if step.shown.exists:
@@ -65,7 +65,7 @@ def run_removal(session: OracleSession, steps: Seq[OracleStep]) -> None:
 
 
 def adopt_steps(session: OracleSession, steps: Seq[OracleStep]) -> None:
-    """Complete an installation by hand: run the steps that only VENUS runs. Raises Refused for a missing step."""
+    """Complete an installation by script: run the steps that only VENUS runs. Raises Refused for a missing step."""
     missing = [s.shown for s in steps if not s.shown.exists and not s.shown.adopted]
     if missing:
         first = next((s for s in missing if not s.what.startswith(RECORD)), missing[0])  # not a record
@@ -93,6 +93,7 @@ def _check_log_columns(session: OracleSession) -> None:
 
 
 def _run_step(session: OracleSession, step: OracleStep) -> None:
+    """Run one step, with retries while a lock blocks it, and commit."""
     if step.kind == "check":
         _check_trigger(session, step)
     else:
@@ -156,7 +157,7 @@ def _record_failure(session: OracleSession, table: str, why: str) -> None:
 
 
 class OracleInstaller(SourceInstaller):
-    """The part of a source that installs capture and removes it."""
+    """The part of an Oracle source that installs capture and removes it."""
 
     def __init__(self, database: OracleDatabase, on_change: Callable[[], None]) -> None:
         """`on_change`: called after a change of the objects or of the registry."""

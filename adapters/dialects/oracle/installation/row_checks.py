@@ -98,7 +98,7 @@ def _count_in_every_row(session: OracleSession, table: OracleTable, checks: Iter
 
 
 def _replacement_checks(table: OracleTable, sets: CharacterSets) -> dict[str, str]:
-    """Return the check of each text column in the database's character set; empty if that is Unicode."""
+    """Return, by text column, the SQL that counts values with bytes that the server would replace."""
     if sets.is_unicode:
         return {}
     asked = {name: reading.declared for name, reading in table.readings.items() if not reading.mapping.encoding}
@@ -157,7 +157,7 @@ def _encoding_findings(session: OracleSession, table: OracleTable) -> Iterator[F
     for piece in session.stream(encoded_query(table), None, FETCH_ROWS):
         count += len(piece)
         for (name, reading), values in zip(encoded.items(), zip(*piece, strict=True), strict=True):
-            unfit[name] += sum(not _is_text_of(reading, value) for value in values)
+            unfit[name] += sum(not _can_convert(reading, value) for value in values)
     for name, number in unfit.items():
         if number:
             what = f"bytes that are no characters in {encoded[name].mapping.encoding}, and such a row halts its table"
@@ -166,7 +166,8 @@ def _encoding_findings(session: OracleSession, table: OracleTable) -> Iterator[F
             yield Finding(where=table.schema.qualified_name, message=message, remedy=remedy, blocks=True)
 
 
-def _is_text_of(reading: OracleReading, value: object) -> bool:
+def _can_convert(reading: OracleReading, value: object) -> bool:
+    """Return whether a fetched value has a canonical text."""
     try:
         canonical_texts(reading.rule, [value])
     except SourceError:
@@ -185,6 +186,7 @@ def encoded_query(table: OracleTable) -> str:
 
 
 def _sample_clause(table: OracleTable) -> str:
+    """Return the clause that samples about SAMPLE_ROWS rows of a large table; empty for a small one."""
     percent = 100 * SAMPLE_ROWS / table.listed.rows if table.listed.rows else 100
     return f" SAMPLE BLOCK ({percent:.6f})" if percent < 50 else ""
 
@@ -202,7 +204,7 @@ def _sample_checks(table: OracleTable, sets: CharacterSets) -> list[_SampleCheck
 
 
 def sample_query(table: OracleTable, sets: CharacterSets = UNICODE) -> str:
-    """Return the query that checks some rows.
+    """Return the query that counts unfit values of each column in a sample of a table's rows.
 
     It samples blocks if the statistics show many rows, and reads at most SAMPLE_ROWS rows in any case.
     """
@@ -261,6 +263,6 @@ def _is_certain(table: OracleTable, column: str, way: str) -> bool:
 
 
 def proof_query(table: OracleTable, asked: Seq[tuple[str, str]]) -> str:
-    """Return the query that counts the values that do not fit."""
+    """Return the query that counts the values that do not fit the type that is requested for each column."""
     unfit = [statement("proving", way, c=f"T.{quote(column)}") for column, way in asked]
     return statement("proving", "proof", unfit=",\n       ".join(unfit), table=table.keyed.sql)

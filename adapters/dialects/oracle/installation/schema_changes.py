@@ -42,7 +42,7 @@ SILENCED = "ALTER TABLE disabled its triggers: changes may have been missed in t
 
 
 def compare_all(writer: OracleSession, dictionary: OracleDictionary) -> list[OracleTableComparison]:
-    """Compare every table whose installation is complete; leave no transaction open."""
+    """Compare the registry with the dictionary for every completely installed table; leave no transaction open."""
     installed = read_triggers(writer)
     present = installed.triggers
     listed = {(t.owner, t.name): t for t in dictionary.list_tables(installed.owned)}
@@ -62,7 +62,7 @@ def compare_all(writer: OracleSession, dictionary: OracleDictionary) -> list[Ora
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredComparisons:
-    """The result of `store_changes`."""
+    """The comparisons of captured tables that `store_changes` has made, and whether they changed the registry."""
 
     found: Seq[OracleTableComparison]
     #: Whether the registry has changed, so that `found` no longer describes it.
@@ -95,7 +95,7 @@ def store_changes(writer: OracleSession, dictionary: OracleDictionary) -> Stored
 
 
 def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleTableComparison:
-    """Apply the DDL records of a table, unless it is RESYNC: then an operator decides when it is read."""
+    """Add the consequences of recorded DDL to a table's comparison, unless it has a reason for RESYNC already."""
     if how.reason or how.table is None:
         return how
     reason = SILENCED if notes.has_disabling_statement(how.place) and not how.is_beginning else ""
@@ -183,7 +183,7 @@ def find_missing_grants(
     """Return the unreadable tables with their remedies; `listed` = the tables that the dictionary shows."""
     places = {c.schema.table_id: (c.schema.namespace, c.schema.name) for c in captured}
     shown = {table_id: place for table_id, place in places.items() if place in listed}
-    found = {table_id: _grant(shown[table_id], user) for table_id in _find_unreadable_tables(session, shown)}
+    found = {table_id: _grant_statement(shown[table_id], user) for table_id in _find_unreadable_tables(session, shown)}
     for table_id, place in places.items():
         if (
             table_id not in shown
@@ -195,7 +195,7 @@ def find_missing_grants(
 
 
 def _find_unreadable_tables(session: OracleSession, places: Mapping[int, TableName]) -> set[int]:
-    """Return the tables that may not be read; one round trip is enough if all of them may be."""
+    """Return the tables that this user may not read; one round trip is enough if there are none."""
     each = {t: statement("dictionary", "may_read", table=f"{quote(o)}.{quote(n)}") for t, (o, n) in places.items()}
     if not each or _can_run(session, "\nUNION ALL ".join(each.values())):
         return set()
@@ -203,6 +203,7 @@ def _find_unreadable_tables(session: OracleSession, places: Mapping[int, TableNa
 
 
 def _can_run(session: OracleSession, text: str) -> bool:
+    """Run a query; return False if this user may not read a table in it, or if the table does not exist."""
     try:
         session.fetch_rows(text)
     except (OracleNotPermitted, SchemaChanged):
@@ -219,12 +220,12 @@ def _remedy_for_hidden_table(
     ]
     if own:
         # if the names differ, the table was renamed or is in the recycle bin
-        return _grant(place, user) if ".".join(place) in own else ""
+        return _grant_statement(place, user) if ".".join(place) in own else ""
     there = _dba_view_shows(session, place)
     if there is None:
         removal = f"`venus uninstall-triggers {'.'.join(place)}`"
-        return f"{_grant(place, user)}, or if it was dropped or renamed, which looks alike: {removal}"
-    return _grant(place, user) if there else ""
+        return f"{_grant_statement(place, user)}, or if it was dropped or renamed, which looks alike: {removal}"
+    return _grant_statement(place, user) if there else ""
 
 
 def _dba_view_shows(session: OracleSession, place: TableName) -> bool | None:
@@ -237,7 +238,7 @@ def _dba_view_shows(session: OracleSession, place: TableName) -> bool | None:
     return bool(rows)
 
 
-def _grant(place: TableName, user: str) -> str:
+def _grant_statement(place: TableName, user: str) -> str:
     return f"`GRANT SELECT ON {_quote_if_needed(place[0])}.{_quote_if_needed(place[1])} TO {_quote_if_needed(user)}`"
 
 
@@ -247,7 +248,7 @@ def _quote_if_needed(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SegmentWatch:
-    """The segments of all captured tables, read once."""
+    """Comparison of the segments, triggers and definitions of captured tables with the stored marks."""
 
     session: OracleSession
     segments: segments.Segments

@@ -30,7 +30,7 @@ _MAKERS: dict[CaptureStyle, Callable[[KeyedTable, int], Iterator[OracleOwnObject
 
 
 def build_triggers(table: KeyedTable, table_id: int) -> list[OracleOwnObject]:
-    """Return the disabled triggers of a captured table."""
+    """Return the triggers of a captured table as they are created: disabled."""
     return list(_MAKERS[table.style](table, table_id))
 
 
@@ -55,14 +55,14 @@ class OracleInstalledTrigger:
     text: str
 
     def is_like(self, made: OracleOwnObject, on: str) -> bool:
-        """Whether the trigger is enabled, on this table and logs as expected; it may be invalid, or quiet."""
+        """Whether the trigger is enabled, on this table, and logs the application's changes as `made` does."""
         body = _trigger_body(self.text)
         if quiet := _QUIET.fullmatch(body):
             body = f"BEGIN {quiet[1]} END"
         return self.enabled and self.on == on and body == _trigger_body(made.sql)
 
     def is_quiet(self, made: OracleOwnObject, on: str) -> bool:
-        """Whether the trigger is exactly `made` in the form for a database that may follow another one."""
+        """Whether the trigger is enabled, valid and exactly `made`, which ignores changes that VENUS applies."""
         return self.enabled and self.valid and self.on == on and _trigger_body(self.text) == _trigger_body(made.sql)
 
 
@@ -74,7 +74,7 @@ def _trigger_body(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleTableComparison:
-    """The present state of a registered table."""
+    """The comparison of a registered table with the dictionary: what has changed, and what follows."""
 
     captured: OracleRegistryEntry
     table: OracleTable | None  # the present table with its new version number; None: it cannot be read
@@ -91,7 +91,7 @@ class OracleTableComparison:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Owner and name."""
+        """Owner and name of the table."""
         return self.captured.schema.namespace, self.captured.schema.name
 
     @property
@@ -107,7 +107,7 @@ class OracleTableComparison:
 
     @property
     def can_compare(self) -> bool:
-        """Whether all of the table was shipped, so that a comparison finds what was lost since."""
+        """Whether every row was shipped before, so that a comparison with the full data finds what was lost since."""
         known = self.captured.table
         return known.state == registry.ACTIVE and (known.fill.done or known.is_compared)
 
@@ -144,7 +144,7 @@ class OracleTableComparison:
 
     @property
     def has_changes(self) -> bool:
-        """Whether the registry has to be changed."""
+        """Whether this comparison requires a change of the registry."""
         wrong = bool(self.reason) and self.captured.table.state == "ACTIVE"
         return self.is_new_version or wrong or self.new_state is not None
 
@@ -152,7 +152,7 @@ class OracleTableComparison:
 def compare_table(
     captured: OracleRegistryEntry, found: OracleTable | None, present: Mapping[str, OracleInstalledTrigger]
 ) -> OracleTableComparison:
-    """Compare a registered table with its present description."""
+    """Compare a registered table with the table and the triggers that the dictionary shows now."""
     known = captured.schema
     if found is None:
         return OracleTableComparison(
@@ -251,7 +251,7 @@ def _clauses(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DdlRecords:
-    """The recorded DDL, by table."""
+    """The statements that the DDL trigger has recorded in VENUS_DDL, by table."""
 
     altered: Mapping[TableName, list[str]]  # by statements with these texts
     truncated: frozenset[TableName]
@@ -269,7 +269,7 @@ class DdlRecords:
         return cls(altered, frozenset(truncated))
 
     def explains_segments(self, place: TableName) -> bool:
-        """Whether recorded statements explain the new segments of a table; VENUS handles those statements."""
+        """Whether recorded statements, which VENUS handles anyway, explain the new segments of a table."""
         return place in self.truncated or any(map(replaces_segments, self.altered.get(place, ())))
 
     def explains_definition(self, place: TableName) -> bool:
@@ -277,13 +277,13 @@ class DdlRecords:
         return bool(self.altered.get(place)) and not self.may_change_values(place)
 
     def may_lose_rows(self, place: TableName) -> bool:
-        """Whether rows of a partitioned table may have appeared or vanished."""
+        """Whether recorded statements may have added or removed rows of a partitioned table."""
         return not all(map(keeps_rows, self.altered.get(place, ())))
 
     def may_change_values(self, place: TableName) -> bool:
-        """Whether values of a table may have changed."""
+        """Whether recorded statements may have changed values of a table."""
         return not all(map(keeps_values, self.altered.get(place, ())))
 
     def has_disabling_statement(self, place: TableName) -> bool:
-        """Whether a table's triggers were disabled."""
+        """Whether a recorded statement has disabled a table's triggers."""
         return any(map(disables_triggers, self.altered.get(place, ())))

@@ -1,1 +1,1 @@
-"""Statements in Oracle's language, and the DDL that others run."""
+"""Statements of an installation in Oracle's SQL: tables, triggers, views, and columns of inline capture."""

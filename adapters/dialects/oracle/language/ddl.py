@@ -65,7 +65,7 @@ class OracleOwnObject:
 
 
 def build_own_objects(version: Version) -> list[OracleOwnObject]:
-    """Return VENUS's own sequence and tables, in order."""
+    """Return VENUS's own sequence and tables, in the order of their creation."""
     parts = {"name_bytes": str(version.identifier_bytes)}
     made = [OracleOwnObject(kind="SEQUENCE", name="VENUS_SEQ", sql=statement("own", "sequence"))]
     tables = ("checkpoint", "batch", "captured_table", "heartbeat", "ddl", "segment", "identity")
@@ -93,12 +93,12 @@ def ddl_trigger(*, owner: str = "", whole_database: bool = False) -> OracleOwnOb
 
 
 def log_view_table(name: str, table_id: int) -> str:
-    """Return a table's line of the view VENUS_LOG."""
+    """Return the SELECT that shows the log of one table in the view VENUS_LOG."""
     return statement("own", "log_view_table", qualified_name=literal(name), log=log_table_name(table_id))
 
 
 def log_view(lines: Iterable[str]) -> str:
-    """Return the view with the (TableName, Sequence) log of the tables with these lines."""
+    """Return the statement for the view VENUS_LOG, a log (TableName, Sequence) of all tables; `lines`: of each one."""
     return statement("own", "log_view", tables="\nUNION ALL ".join(lines))
 
 
@@ -218,7 +218,7 @@ _AFTER = ("COMMIT;", "SPOOL OFF", "EXIT")
 
 
 def build_script(steps: Seq[InstallStep], *, removal: bool, user: str, version: str, remarks: Seq[str] = ()) -> str:
-    """Return the script. Raises Refused for a name that has a control character."""
+    """Return the open steps as a script for SQL*Plus. Raises Refused for a name that has a control character."""
     open_steps = [step for step in steps if not step.exists and step.by_hand]
     if not open_steps:
         return NOTHING
@@ -246,9 +246,11 @@ def _user_guard(user: str) -> str:
 
 
 def _paragraph(step: InstallStep) -> str:
+    """Return one step of a script: its purpose, the statement, and COMMIT unless it is DDL."""
     commits = "" if step.sql.startswith(("CREATE", "ALTER", "DROP")) else "COMMIT;\n"
     return f"{purpose_comment(step)}{_terminate(step.sql)}{commits}"
 
 
 def _terminate(sql: str) -> str:
+    """Return a statement or a block with the terminator that SQL*Plus needs."""
     return f"{sql}\n/\n" if sql.endswith("END;") else f"{sql};\n"

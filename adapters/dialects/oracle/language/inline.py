@@ -25,14 +25,14 @@ _IDENTITY: Row = ("RECORDID", "P", "RECORDID")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolledRange:
-    """The Sequence up to which a table was read, and the highest one in this snapshot."""
+    """The Sequence up to which a table captured inline was read, and the highest one in this snapshot."""
 
     last: int
     highest: int
 
 
 def application_columns(rows: Seq[Row]) -> tuple[list[Row], list[Row]]:
-    """Return the columns and key that are carried: the application's own columns, with RECORDID as the key."""
+    """Return the columns and the key to carry: the application's own columns, and RECORDID as the key."""
     return [*(row for row in rows if row[0] not in COLUMNS), _RECORDID], [_IDENTITY]
 
 
@@ -42,7 +42,7 @@ def build_inline_objects() -> list[OracleOwnObject]:
 
 
 def inline_triggers(table: KeyedTable, table_id: int) -> Iterator[OracleOwnObject]:
-    """Yield the three disabled triggers of a captured table."""
+    """Yield the three disabled triggers of a table that is captured inline."""
     for letter, block in zip(TRIGGER_LETTERS, ("insert", "update", "delete"), strict=True):
         name = trigger_name(letter, table_id)
         sql = statement("inline", block, trigger=name, table=table.sql, name=_name_literal(table))
@@ -50,7 +50,7 @@ def inline_triggers(table: KeyedTable, table_id: int) -> Iterator[OracleOwnObjec
 
 
 def delete_polled_row(owner: str, name: str) -> str:
-    """Return the statement that removes the remains of an interrupted installation."""
+    """Return the statement that deletes a table's row of VENUS_POLLED, which an interrupted installation has left."""
     return statement("inline", "no_polled_row", name=literal(f"{owner}.{name}"))
 
 
@@ -61,7 +61,7 @@ def initial_inline_rows(table: KeyedTable) -> Iterator[tuple[str, str]]:
 
 
 def inline_columns(table: KeyedTable, table_id: int, version: Version) -> Iterator[tuple[str, str]]:
-    """Yield name and statement of the objects that the triggers need."""
+    """Yield name and statement of the columns and the index that inline capture adds to a table."""
     hidden = " INVISIBLE" if version.invisible_identity else ""
     yield "columns", statement("inline", "columns", table=table.sql, hidden=hidden)
     index = trigger_name("X", table_id)
@@ -88,7 +88,7 @@ def count_waiting_sql(table_id: int, owner: str, name: str) -> str:
 
 
 def inline_view_line(owner: str, name: str) -> str:
-    """Return a table's line of the view VENUS_LOG."""
+    """Return the SELECT that shows a table captured inline in the view VENUS_LOG."""
     return statement("inline", "log_view_table", name=literal(f"{owner}.{name}"))
 
 
@@ -98,7 +98,7 @@ def read_inline_tables(session: OracleSession) -> frozenset[tuple[str, str]]:
 
 
 def read_polled_ranges(session: OracleSession) -> dict[int, PolledRange]:
-    """Return the tables with new changes in this snapshot."""
+    """Return the ranges of new Sequences in this snapshot, by the id of each table that is captured inline."""
     rows = session.fetch_rows(statement("inline", "claim"))
     return {int(t): PolledRange(last=int(last), highest=int(highest)) for t, last, highest in rows}
 

@@ -192,13 +192,15 @@ class NationalText(str):
 
 
 class Driver(Protocol):
-    """A DB-API module with an address."""
+    """A DB-API driver with the address of one database."""
 
     @property
-    def place(self) -> str: ...
+    def place(self) -> str:
+        """The address of the database, for messages."""
 
     @property
-    def error(self) -> type[Exception]: ...
+    def error(self) -> type[Exception]:
+        """The base class of the driver's errors."""
 
     def connect(self) -> Any: ...
 
@@ -218,7 +220,7 @@ class OracleOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModuleDriver:
-    """python-oracledb or cx_Oracle."""
+    """A driver that connects by the module python-oracledb or cx_Oracle."""
 
     place: str
     error: type[Exception]
@@ -240,7 +242,7 @@ def parse_driver_url(url: str) -> tuple[Driver, OracleOptions]:
         parsed = parsed.set(drivername="oracle+oracledb")
     if parsed.drivername not in ("oracle+oracledb", "oracle+cx_oracle"):
         raise ConfigError("[source] url: unknown driver", hint="write oracle+oracledb:// or oracle+cx_oracle://")
-    parsed, options = _own_options(parsed)
+    parsed, options = _split_own_options(parsed)
     dialect = parsed.get_dialect()()
     try:
         module: Any = parsed.get_dialect().import_dbapi()
@@ -270,7 +272,8 @@ def _start_client(module: Any, client: dict[str, str]) -> None:
         raise ConfigError(f"[source] url: no thick mode: {first_line(error)}", hint=hint) from error
 
 
-def _own_options(url: sa.URL) -> tuple[sa.URL, OracleOptions]:
+def _split_own_options(url: sa.URL) -> tuple[sa.URL, OracleOptions]:
+    """Return a URL without VENUS's own options, and these options."""
     own = {k: str(v) for k, v in url.query.items() if k.startswith("venus_")}
     # venus_rac has no effect any more: the sequence is never ordered
     if unknown := own.keys() - {"venus_schemas", "venus_rac", "venus_watch", "venus_triggers"}:
@@ -297,23 +300,23 @@ def output_handler(module: Any) -> Callable[..., Any]:
         module.DB_TYPE_BLOB: module.DB_TYPE_LONG_RAW,
     }
 
-    def handler(cursor: Any, *described: Any) -> Any:
+    def choose_fetch_variable(cursor: Any, *described: Any) -> Any:
         # python-oracledb describes a column by one object, cx_Oracle by name, type, size, precision and scale
         name, kind = (described[0].name, described[0].type_code) if len(described) == 1 else described[:2]
         if name.startswith(LOCATOR):
             return cursor.var(kind, arraysize=cursor.arraysize)  # independent of the driver's defaults.fetch_lobs
         return cursor.var(wanted[kind], arraysize=cursor.arraysize) if kind in wanted else None
 
-    return handler
+    return choose_fetch_variable
 
 
 def input_handler(module: Any) -> Callable[..., Any]:
     """Return the handler that binds `NationalText` in the national character set."""
 
-    def handler(cursor: Any, value: Any, arraysize: int) -> Any:
+    def choose_bind_variable(cursor: Any, value: Any, arraysize: int) -> Any:
         return cursor.var(module.DB_TYPE_NVARCHAR, arraysize=arraysize) if isinstance(value, NationalText) else None
 
-    return handler
+    return choose_bind_variable
 
 
 def error_code(error: Exception) -> str:

@@ -27,7 +27,7 @@ SLICE_ROWS = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutLimits:
-    """The limits of the settings: [capture] cut_rows_max, cut_bytes_max, cut_read_s."""
+    """The configured limits of a cut: [capture] cut_rows_max, cut_bytes_max, cut_read_s."""
 
     rows_max: int = 1_000_000
     bytes_max: int = 1 << 30
@@ -36,7 +36,7 @@ class CutLimits:
 
 @dataclass(slots=True)
 class CutBounds:
-    """The size of the next cut, and the table with which it begins."""
+    """The bounds of the next cut: its size, and the table with which it begins."""
 
     limits: CutLimits = field(default_factory=CutLimits)
     #: Log rows of a cut, and rows of a fill's chunk; 0 = as many as the settings allow.
@@ -69,7 +69,7 @@ class CutBounds:
 
 
 def slice_numbers(numbers: array[int]) -> Iterator[array[int]]:
-    """Yield the numbers of a table's log rows in ranges."""
+    """Yield the numbers of a table's log rows in slices of SLICE_ROWS; each slice covers a range of its own."""
     ordered = numbers if len(numbers) <= SLICE_ROWS else array("q", sorted(numbers))
     for start in range(0, len(ordered), SLICE_ROWS):
         yield ordered[start : start + SLICE_ROWS]
@@ -79,13 +79,13 @@ Row = tuple[Any, ...]
 
 
 def column_pattern_names(owner: str, table: str, column: str) -> tuple[str, str]:
-    """Return the names of a column that patterns are compared with, in upper case."""
+    """Return the two upper-case names by which a pattern can match a column: with and without the owner."""
     return f"{owner}.{table}.{column}".upper(), f"{table}.{column}".upper()
 
 
 @dataclass(frozen=True, slots=True)
 class OracleColumnChoice:
-    """The option `[source.columns]`: `include` overrides `exclude`, and adds columns not carried by default."""
+    """The columns that `[source.columns]` chooses; `include` overrides `exclude`, and can add ORA_ARCHIVE_STATE."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class OracleColumnChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A range of versions that behave alike for VENUS."""
+    """A range of versions of Oracle that behave alike for VENUS."""
 
     name: str
     since: tuple[int, int]

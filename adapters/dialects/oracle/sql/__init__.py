@@ -48,12 +48,12 @@ def log_table_name(table_id: int) -> str:
 
 
 def trigger_name(letter: str, table_id: int) -> str:
-    """Return the name of a table's trigger for I, U or D."""
+    """Return the name of a table's trigger by the letter of its event, I, U or D; other letters name other objects."""
     return f"VENUS_{letter}_{table_id:05}"
 
 
 def log_key_columns(count: int) -> list[str]:
-    """Return the key columns of a log table."""
+    """Return the names of the key columns of a log table."""
     return [f"K{n}" for n in range(1, count + 1)]
 
 

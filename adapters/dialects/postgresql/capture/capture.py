@@ -87,6 +87,7 @@ class PostgresCapture(SourceCapture):
 
     @property
     def _is_ready(self) -> bool:
+        """Whether the registry is loaded, and the session's statements are prepared."""
         return self._is_prepared and self._registry.is_loaded
 
     def refresh_schemas(self) -> list[TableSchema]:
@@ -131,6 +132,7 @@ class PostgresCapture(SourceCapture):
         return bool(retried)
 
     def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
+        """Wait in the server for a dirty mark, or leave that to the next cut; return False if the caller must wait."""
         if not self._is_ready or self._gave_way or pause_s > WAIT_S:
             return False
         wait_s = max(WAIT_S, min(self._rest_s, REST_LOOKS * pause_s, rest_s))
@@ -167,7 +169,7 @@ class PostgresCapture(SourceCapture):
             self._cut = opening(fills, self._pace, self._halts, self._locked, idle=idle, seen=seen, recent=recent)
             if self._cut is None and fills and self._locked.is_waiting:
                 # a fill can continue in any later cut, so a lock on its table need not delay the other tables
-                self._cut = self._open_without_locks(opening, fills)
+                self._cut = self._open_without_locked_fills(opening, fills)
         except SourceError:
             self._seen = ""
             raise
@@ -183,10 +185,10 @@ class PostgresCapture(SourceCapture):
         self._gave_way = self._cut is None and seen is not None and seen.has_work(self._tables)
         return self._cut
 
-    def _open_without_locks(
+    def _open_without_locked_fills(
         self, opening: Callable[..., PostgresCut | None], fills: Seq[FillState]
     ) -> PostgresCut | None:
-        """Open a cut with only those fills whose tables have no exclusive lock."""
+        """Open a cut with only those fills whose tables are not exclusively locked by the application."""
         free = find_unlocked_fills(self._connection, self._registry.captured, fills)
         left = [f for f in fills if f not in free]
         self._locked.left_out = {f.table_id for f in left}
@@ -213,6 +215,7 @@ class PostgresCapture(SourceCapture):
             registry.restart_with_sweep(self._connection, table_id, version)
 
     def _is_complete(self, table_id: int) -> bool:
+        """Return whether no trigger or other object that captures the table is missing."""
         captured, _ = self._registry.read_captured_tables()
         return any(c.schema.table_id == table_id and schema_changes.is_complete(self._connection, c) for c in captured)
 
@@ -220,9 +223,11 @@ class PostgresCapture(SourceCapture):
         self._connection.limit_lock_waits()
 
     def read_backlog(self) -> dict[int, tuple[int, int]]:
-        return registry.read_backlog(self._connection, self._oids())
+        """Return by table how many log rows wait, and the age of the oldest transaction that still writes to it."""
+        return registry.read_backlog(self._connection, self._table_oids())
 
-    def _oids(self) -> dict[int, int]:
+    def _table_oids(self) -> dict[int, int]:
+        """Return the oids of the captured tables by table_id."""
         loaded = self._registry.is_loaded
         return registry.table_oids(self._registry.captured) if loaded else registry.read_table_oids(self._connection)
 
@@ -233,7 +238,7 @@ class PostgresCapture(SourceCapture):
         return dict(self._locked.holders_by_table)
 
     def describe_blockers(self) -> str:
-        tables = filter(None, self._oids().values())
+        tables = filter(None, self._table_oids().values())
         found = lock_waits.find_holders(self._connection, tables, lock_waits.FROM_CAPTURE)[:HOLDERS_MAX]
         return "; ".join(f"{w.table}: {w.holder}" for w in found)
 
@@ -244,6 +249,7 @@ class PostgresCapture(SourceCapture):
             self._vacuum()
 
     def _vacuum(self) -> None:
+        """VACUUM the dirty marks and the logs that the last cuts have read."""
         logs = [log_table_name(table_id) for table_id in sorted(self._used)[:TIDY_TABLES_MAX]]
         self._cuts, self._used = 0, set()
         try:
@@ -253,7 +259,7 @@ class PostgresCapture(SourceCapture):
             logger.info("only autovacuum cleans up marks and logs: %s", error)
 
     def _load(self, *, again: bool = False) -> None:
-        """Read the registry and the dictionary, and prepare the poll for the tables."""
+        """Read the registry and the dictionary, and prepare the statements that poll the tables."""
         if not self._registry.load(again=again) and self._is_prepared:
             return
         self._is_prepared = False
@@ -284,6 +290,6 @@ class PostgresCapture(SourceCapture):
         return True
 
     def _read_wait_limit(self) -> float:
-        """Return how long a wait may take before the server logs it; REST_S if it logs nearly everything."""
+        """Return how long a waiting statement may run before the server logs it; REST_S if nearly all are logged."""
         logged_s = float(self._connection.row(statement("cut", "logged_from"))[0])
         return REST_S if logged_s * UNLOGGED < WAIT_S else min(REST_S, logged_s * UNLOGGED)

@@ -46,7 +46,7 @@ _FIELD = re.compile(r'(?:"((?:[^"\\]++|""|\\\\)*+)"|([^,"]*+)),')
 
 @dataclass(slots=True)
 class PreparedReads:
-    """Prepared statements of a session that read few rows. `together`: it has the function that reads many tables."""
+    """Prepared statements of a session that read few rows. `together`: it can read several tables at once."""
 
     together: bool = False
     #: Whether the statement that opens a cut also reads the rows of tables with few changes.
@@ -58,7 +58,7 @@ class PreparedReads:
     def read_rows(
         self, connection: PostgresConnection, claims: Sequence[PostgresClaim]
     ) -> list[tuple[PostgresClaim, FewRows]]:
-        """Read the rows of the first of these claims, and of as many more as fit into the same read."""
+        """Read the log of the first of these claims, and of as many more as fit into the same round trip."""
         if len(claims) == 1 or not self.together:
             (text,) = self._build_statements(connection, claims[:1])
             return [(claims[0], FewRows(connection.fetch_texts(text)))]
@@ -71,7 +71,7 @@ class PreparedReads:
         return [(claim, FewRows(each)) for claim, each in zip(claims[:end], rows, strict=True)]
 
     def reserve_columns(self, schemas: Sequence[TableSchema]) -> bool:
-        """Reserve the columns of a statement that reads these tables; return False if the limit is exceeded already."""
+        """Count these tables' columns towards the session's limit; return False if it is exceeded already."""
         if schemas and self._columns > PREPARED_COLUMNS_MAX:
             return False
         self._columns += sum(len(schema.columns) + _OVERHEAD_COLUMNS for schema in schemas)
@@ -99,7 +99,7 @@ class PreparedReads:
 
 
 def parse_row(row: str) -> list[str | None]:
-    """Return the values in a row's text. They are in the same format as in COPY and SELECT."""
+    """Split the text of a composite row into its values, whose format is that of COPY and SELECT."""
     inside = row[1:-1]
     if '"' not in inside:
         return [value or None for value in inside.split(",")]
@@ -111,7 +111,7 @@ def parse_row(row: str) -> list[str | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresClaim:
-    """The content of one log table in this cut."""
+    """What the log of one table contains in this cut: the number and kinds of its rows."""
 
     schema: TableSchema
     table: PostgresTable
@@ -136,7 +136,7 @@ def find_tables_with_rows(connection: PostgresConnection) -> set[int]:
 
 
 def read_claims(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> list[PostgresClaim]:
-    """Return the claims of these tables. A table with an empty log has no claim."""
+    """Return what the logs of these tables contain; nothing for an empty log."""
     of = {c.schema.table_id: c for c in captured}
     found = connection.rows(cut_statements.small_logs_query(of)) if of else ()
     return [build_claim(connection, of[table_id], *log) for table_id, *log in found]
@@ -150,7 +150,7 @@ def build_claim(
     truncated: bool,
     lost: str,
 ) -> PostgresClaim:
-    """Return the claim of a table. The rows of a large log are counted."""
+    """Return what the log of a table contains. Counts the rows of a large log."""
     table, pages, inserts = captured.table, 0, False
     assert table is not None
     if rows > cut_statements.SMALL_CLAIM_ROWS:
@@ -177,16 +177,16 @@ FILL_SECTIONS_MAX = 16
 
 @dataclass(slots=True)
 class PostgresFillPace:
-    """Rows that a fill reads at once, by table: fewer where the rows are large."""
+    """Number of rows that a fill requests at once, by table: fewer where the rows are large."""
 
     limits: dict[int, int] = field(default_factory=dict)
 
     def row_limit(self, table_id: int, rows_max: int) -> int:
-        """Return how many rows to request."""
+        """Return how many rows the next chunk of a table's fill requests."""
         return min(self.limits.get(table_id, rows_max), rows_max)
 
     def record_chunk(self, table_id: int, asked: int, used: int, *, rest: bool) -> None:
-        """Set the limit to the rows that were used if more remain (`rest`), else to twice the rows requested."""
+        """Set the limit to the rows `used` if others were fetched in vain (`rest`), else to twice the rows `asked`."""
         self.limits[table_id] = max(used, 1) if rest else asked * 2
 
 
@@ -227,12 +227,12 @@ class PostgresCut:
 
     @property
     def table_ids(self) -> set[int]:
-        """The tables that have a claim."""
+        """The tables whose logs have rows in this cut."""
         return set(self._claims)
 
     @property
     def table_ids_of_application(self) -> tuple[int, ...]:
-        """The tables that have a claim, without the heartbeat table."""
+        """The tables whose logs have rows in this cut, without the heartbeat table."""
         return tuple(t for t, claim in self._claims.items() if not claim.schema.is_heartbeat)
 
     def exclude_fills(self, fills: Seq[FillState]) -> None:
@@ -265,6 +265,7 @@ class PostgresCut:
         self._consumed = True
 
     def _read_changes(self, claim: PostgresClaim, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
+        """Yield the changes of one table; then delete its log rows, unless the query has done that."""
         small = claim.rows <= cut_statements.SMALL_CLAIM_ROWS
         with self._open_rows(claim, small=small) as stream:
             yield from read_sections(
@@ -290,6 +291,7 @@ class PostgresCut:
         return SmallCopy(self._connection, copied) if small else CopyStream(self._connection, copied)
 
     def _read_few(self, claim: PostgresClaim) -> FewRows:
+        """Return the rows of a small log. Reads those of other small logs in the same round trip."""
         table_id = claim.schema.table_id
         if table_id not in self._at_hand:
             found = self._read_together(self._few)
@@ -298,7 +300,7 @@ class PostgresCut:
         return self._at_hand.pop(table_id)
 
     def _read_together(self, claims: Seq[PostgresClaim]) -> list[tuple[PostgresClaim, FewRows]]:
-        """Read the first of these claims, and more. Raises Conflict if an unknown table has an unreadable text."""
+        """Read the first of these claims, and more. Raises Conflict if one of several tables has an unreadable text."""
         try:
             return self._reads.read_rows(self._connection, claims)
         except InvalidText as why:
@@ -398,14 +400,16 @@ class PostgresCut:
             parts.append(self._connection.literal(statement("registry", "store_fill"), fill_values(was, fill)))
         for claim in self._claims.values():
             if claim.lost:
-                parts.append(self._connection.literal(*_missed_changes(claim, self._connection.log_bytes_max)))
+                parts.append(
+                    self._connection.literal(*_missed_changes_statement(claim, self._connection.log_bytes_max))
+                )
         return "; ".join([*parts, *self._forget_marks])
 
     def rollback(self) -> None:
         self._connection.rollback()
 
 
-def _missed_changes(claim: PostgresClaim, log_bytes_max: int) -> tuple[str, dict[str, str | int]]:
+def _missed_changes_statement(claim: PostgresClaim, log_bytes_max: int) -> tuple[str, dict[str, str | int]]:
     """Return the statement that records why changes were missed, with its values."""
     table_id = claim.schema.table_id
     reason = "its key was renamed, retyped or dropped, and changes were made meanwhile"

@@ -1,4 +1,4 @@
-"""Opening of a cut of a PostgreSQL source: a snapshot, its claims, and locks that keep the tables unchanged.
+"""Opening of a cut of a PostgreSQL source: a snapshot, what the logs contain in it, and locks on the tables.
 
 Dirty marks show which log tables have rows. One statement reads them, however many tables there are.
 """
@@ -41,7 +41,7 @@ HEAD = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirtyMarks:
-    """The dirty marks that a poll read."""
+    """Dirty marks, which show whose logs have rows, as one poll read them with the source's clock and epoch."""
 
     captured_at_us: int
     epoch: int
@@ -55,11 +55,11 @@ class DirtyMarks:
         return cls(captured_at_us=captured_at_us, epoch=epoch, counts={t: count for t, (count, _) in rows.items()})
 
     def has_work(self, tables: PolledTables) -> bool:
-        """Return whether the marks need a cut. The marks of a waiting table count only when they are many."""
+        """Return whether the marks require a cut. Those of paused or unreadable tables do so only if they are many."""
         return any(t not in tables.waiting or count > MARKS_MAX for t, count in self.counts.items())
 
     def delete_statements(self, tables: PolledTables) -> list[str]:
-        """Return the statements that delete marks of captured changes, and thin out those of waiting tables."""
+        """Return the statements that delete the marks of captured changes, and thin out those of waiting tables."""
         waiting = tables.waiting & self.counts.keys()
         return cut_statements.delete_marks(
             sorted(self.counts.keys() - waiting), sorted(t for t in waiting if self.counts[t] > MARKS_MAX)
@@ -75,13 +75,13 @@ class CutGuess:
 
     @property
     def before(self) -> str:
-        """The wait in a transaction of its own, because its snapshot is not that of the cut."""
+        """The SQL before the opening: a wait in a transaction of its own, because the cut needs a later snapshot."""
         return f"BEGIN; {self.waiting}; COMMIT; "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolledTables:
-    """The captured tables, classified once for many polls."""
+    """The captured tables, divided once for many polls into those to read and those that wait."""
 
     ready: Mapping[int, PostgresCapturedTable]
     #: Tables whose changes stay in their logs, because they are paused or unreadable.
@@ -95,14 +95,15 @@ class PolledTables:
     def classify(
         cls, captured: Iterable[PostgresCapturedTable], *, together: bool = False, apart: bool = False
     ) -> PolledTables:
-        """Classify the tables. `together`: the session has the function that reads several; `apart`: it is not used."""
+        """Divide the tables. `together`: the session can read several at once; `apart`: it has to read each alone."""
         known = {c.schema.table_id: c for c in captured}
-        ready = {table_id: c for table_id, c in known.items() if _is_ready(c)}
+        ready = {table_id: c for table_id, c in known.items() if _can_be_captured(c)}
         reads = PreparedReads(together=together and not apart, with_opening=not apart)
         return cls(ready=ready, waiting=frozenset(known.keys() - ready.keys()), reads=reads)
 
 
-def _is_ready(captured: PostgresCapturedTable) -> bool:
+def _can_be_captured(captured: PostgresCapturedTable) -> bool:
+    """Return whether cuts read the table: it is not paused, and has the registered version."""
     return captured.table is not None and captured.usable and captured.registered.state != "PAUSED"
 
 
@@ -168,6 +169,7 @@ class LockWaitState:
                 )
 
     def _read_holders(self, connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> None:
+        """Store, by table, which sessions hold the locks that delay cuts."""
         self._look_at = self._monotonic() + LOOK_EVERY_S
         found = find_holders(connection, [oid for c in captured for oid in relation_names(c)], FROM_READERS)
         self.holders_by_table = {
@@ -228,7 +230,7 @@ def open_cut(
             return None
         guess = _guess_tables(tables, seen) if seen is not None else {}
     try:
-        begun, others = _begin(connection, tables, guess, mark, before, everywhere=everywhere)
+        begun, others = _begin_snapshot(connection, tables, guess, mark, before, everywhere=everywhere)
         return _build_cut(connection, captured, tables, begun, others, fills, pace, halts, locked)
     except InvalidText:  # in a row read with the opening: read each table alone, to find out which one halts
         connection.rollback()
@@ -259,7 +261,7 @@ def _build_cut(
     halts: HaltTracker,
     locked: LockWaitState,
 ) -> PostgresCut | None:
-    """Return the cut of a snapshot, or end the snapshot if it has nothing to read. `others` are locked first."""
+    """Return the cut of a snapshot, or end the snapshot if there is nothing to read. Locks the tables of `others`."""
     marks, forget = begun.marks, begun.marks.delete_statements(tables)
     if not begun.claims and not others and not fills:
         _delete_marks(connection, forget)
@@ -283,14 +285,14 @@ def _build_cut(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
-    """A snapshot: its marks, the claims of tables that are locked already, and rows of these, by table."""
+    """A snapshot: its marks, the claims of the tables that are locked already, and the rows of small ones by table."""
 
     marks: DirtyMarks
     claims: Seq[PostgresClaim] = ()
     at_hand: Mapping[int, FewRows] = field(default_factory=dict)
 
 
-def _begin(
+def _begin_snapshot(
     connection: PostgresConnection,
     tables: PolledTables,
     guess: Mapping[int, PostgresCapturedTable],
@@ -299,14 +301,14 @@ def _begin(
     *,
     everywhere: bool,
 ) -> tuple[_Snapshot, list[PostgresClaim]]:
-    """Take the snapshot after `before`. Return it, and the claims of tables that are not locked yet."""
+    """Run `before`, then take the snapshot. Return it, and the claims of tables that are not locked yet."""
     if guess:
         begun = _begin_with_locks(connection, tables, guess, before)
     else:
         begun = _Snapshot(marks=DirtyMarks.read(connection, f"{before}{statement('cut', 'begin')}; "))
     marks = begun.marks
     if REGISTRY in marks.counts or everywhere:
-        _require_mark(connection, mark)
+        _require_unchanged_registry(connection, mark)
     looked_at = find_tables_with_rows(connection) if everywhere else marks.counts.keys()
     rest = sorted(tables.ready.keys() & looked_at - guess.keys())
     return begun, read_claims(connection, [tables.ready[t] for t in rest])
@@ -321,7 +323,7 @@ def _guess_tables(tables: PolledTables, seen: DirtyMarks) -> dict[int, PostgresC
 def _begin_with_locks(
     connection: PostgresConnection, tables: PolledTables, guess: Mapping[int, PostgresCapturedTable], before: str
 ) -> _Snapshot:
-    """Lock these tables, then take the snapshot and read few changes. Raises LockTimeout, SchemaChanged."""
+    """Lock these tables, take the snapshot, and read the small logs. Raises LockTimeout, SchemaChanged."""
     known = {t: c.table for t, c in guess.items() if c.table is not None}
     query, read = _opening_query(connection, tables, guess, {t: table.oid for t, table in known.items()})
     text = statement(
@@ -367,7 +369,7 @@ def _opening_query(
 ) -> tuple[str, frozenset[int]]:
     """Return the query that opens a cut of these tables, and the tables that it reads.
 
-    For few tables it is planned once in a session.
+    For few tables the query is prepared, once in a session.
     """
     which, reads = tuple(oids), tables.reads
     read = [(c.table, c.schema) for c in guess.values() if reads.with_opening and c.table and c.table.has_identity_key]
@@ -388,13 +390,14 @@ def _configured_timeout_ms(connection: PostgresConnection) -> int:
     return int(connection.options.lock_timeout_s * 1000)
 
 
-def _require_mark(connection: PostgresConnection, loaded: str) -> None:
+def _require_unchanged_registry(connection: PostgresConnection, loaded: str) -> None:
+    """Raise SchemaChanged if the registry has changed since it was loaded."""
     if connection.row(statement("registry", "mark"))[0] != loaded:
         raise SchemaChanged(f"source {connection.place}: the registry has changed")
 
 
 def _delete_marks(connection: PostgresConnection, marks: Seq[str]) -> None:
-    """Delete marks without log rows, if there are any. A concurrent deletion is no error."""
+    """Run the statements that delete marks, and end the transaction. A concurrent deletion is no error."""
     if not marks:
         connection.rollback()
         return
@@ -410,7 +413,7 @@ def _lock_tables(
     claims: Seq[PostgresClaim],
     fills: Seq[FillState],
 ) -> None:
-    """Lock the tables until the cut ends. Raises if one differs from the registry or from the snapshot."""
+    """Lock the tables until the cut ends. Raises SchemaChanged or Conflict if one has changed."""
     filling = {f.table_id for f in fills}
     tables = {c.table.oid: c.table for c in claims}
     tables |= {c.table.oid: c.table for c in captured if c.table and c.schema.table_id in filling}
@@ -436,6 +439,7 @@ def _lock_tables(
 
 
 def _check_signatures(tables: Iterable[PostgresTable], signatures: Mapping[int, str]) -> None:
+    """Raise SchemaChanged if the present signature of a table differs from the one that was loaded."""
     changed = [t for t in tables if signatures.get(t.oid) != t.signature]
     if changed:
         raise SchemaChanged(f"{changed[0].namespace}.{changed[0].name} has changed")

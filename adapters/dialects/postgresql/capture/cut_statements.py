@@ -27,14 +27,14 @@ KEYED_PLAN = statement("cut", "keyed_plan")
 
 
 def small_logs_query(table_ids: Iterable[int]) -> str:
-    """Return the query that measures these log tables, up to one row more than a small claim."""
+    """Return the query that counts the rows of these logs, by kind, and stops where a log is no longer small."""
     limit = str(SMALL_CLAIM_ROWS + 1)
     logs = (statement("cut", "small_log", table_id=str(i), log=log_table_name(i), limit=limit) for i in table_ids)
     return statement("cut", "small", each=" UNION ALL ".join(logs))
 
 
 def opening_query(tables: Mapping[int, int], read: Iterable[tuple[PostgresTable, TableSchema]] = ()) -> str:
-    """Return the query for the marks, and for logs and signatures of these tables, which map numbers to oids.
+    """Return the query that opens a cut: the marks, and logs and signatures of `tables`, oids by table_id.
 
     It also reads and deletes the changes of those tables in `read` that have few; all of them have identity keys.
     """
@@ -75,9 +75,9 @@ def session_functions() -> str:
 
 @lru_cache(maxsize=64)
 def wait_statement(waiting: frozenset[int], *, pause_s: float, looks: int, as_block: bool) -> str:
-    """Return the statement that polls for dirty marks until there is one of a table that is not `waiting`.
+    """Return the statement that waits for a dirty mark of a table that is not among `waiting`.
 
-    `as_block`: use a DO block, because this session has no function for it.
+    `looks`: how often it looks. `as_block`: use a DO block, because this session has no function that waits.
     """
     numbers = "{" + ",".join(map(str, sorted(waiting))) + "}"
     parts = {"waiting": numbers, "pause_s": f"{pause_s:.6f}", "looks": str(looks)}
@@ -105,7 +105,7 @@ def prepare_statements(*, looker: bool) -> list[str]:
 
 
 def planner_settings(rows: int, pages: int) -> str:
-    """Return the planner settings for a claim of this size."""
+    """Return the planner settings for reading `rows` log rows of a table of this many pages."""
     bulk = rows > SMALL_CLAIM_ROWS and rows * _PAGES_PER_DESCENT >= pages
     return statement("cut", "bulk_plan") if bulk else KEYED_PLAN
 
@@ -152,7 +152,7 @@ def _row_parts(table: PostgresTable, schema: TableSchema) -> dict[str, str]:
 
 
 def copy_query(query: str) -> str:
-    """Return the COPY of a query's rows."""
+    """Return the COPY statement that sends a query's rows."""
     return statement("cut", "copied", query=query)
 
 
@@ -181,6 +181,7 @@ def last_key_query(table: PostgresTable) -> str:
 
 
 def _order_terms(table: PostgresTable, operator: str) -> str:
+    """Return the terms of ORDER BY: `<` sorts by the key's index, `>` in the opposite direction."""
     return ", ".join(f"t.{quote(k.name)} USING OPERATOR({_operator_schema(k)}.{operator})" for k in table.key)
 
 
@@ -189,6 +190,7 @@ def _operator_schema(key: PostgresKeyColumn) -> str:
 
 
 def _range_condition(table: PostgresTable, place: FillCursor) -> str:
+    """Return the condition for the rows after a cursor, up to the end of the fill."""
     after = _key_comparison(table, place.after, ">")
     return after if place.end is None else f"{after} AND {_key_comparison(table, place.end, '<=')}"
 
@@ -215,6 +217,7 @@ def _key_comparison(table: PostgresTable, key: list[str], operator: str) -> str:
 
 
 def _join_condition(table: PostgresTable) -> str:
+    """Return the condition that row `t` has the logged key `g`, with the operators of the key's index."""
     return " AND ".join(
         f"t.{quote(c.name)} OPERATOR({c.equals}) g.{k}"
         for k, c in zip(log_key_columns(len(table.key)), table.key, strict=True)

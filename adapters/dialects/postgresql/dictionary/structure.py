@@ -66,13 +66,14 @@ def _build_used_type(row: Row, types: Mapping[int, PgType]) -> UsedType | None:
 
 
 def _check_condition(definition: str) -> str:
+    """Return the condition in the definition of a CHECK constraint."""
     return definition.removesuffix(_NOT_VALID).removeprefix("CHECK (").removesuffix(")")
 
 
 def find_uncarried_columns(
     columns: Iterable[Row], own: Mapping[int, UsedType], types: Mapping[int, PgType]
 ) -> list[LeftOut]:
-    """Return the columns whose types are neither built in nor among `own`. `columns` as for `used_types`."""
+    """Return the columns whose types are neither built in nor among `own`. `columns`: rows of the dictionary."""
     found = []
     for row in columns:
         oid = row[3]
@@ -113,7 +114,7 @@ _ACTIONS = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
 
 @dataclass(slots=True)
 class PostgresStructure:
-    """The structure of one table."""
+    """Checks, indexes, defaults and actions of foreign keys of one table, and the parts that are not carried."""
 
     checks: list[Check] = field(default_factory=list)
     indexes: list[Index] = field(default_factory=list)
@@ -128,7 +129,7 @@ class PostgresStructure:
     defaults: dict[int, str] = field(default_factory=dict)
 
     def with_defaults(self, columns: Iterable[Column]) -> tuple[Column, ...]:
-        """Return the columns with their defaults. Literals and clocks are set already."""
+        """Return the columns with their defaults, except for literals and clocks, which the columns have already."""
         return tuple(
             replace(c, default_sql=self.defaults[c.number])
             if c.number in self.defaults and not c.default_sql and not c.identity
@@ -169,6 +170,7 @@ def read_structure(connection: PostgresConnection, oids: Sequence[int]) -> Mappi
 
 
 def _add_reference(structure: PostgresStructure, row: Row) -> None:
+    """Add the actions of a foreign key, and what the target does not enforce like the source."""
     _, name, on_delete, on_update, match, definition = row
     if definition is None:  # dropped since the snapshot
         structure.unenforced.add(name)
@@ -187,11 +189,13 @@ def _add_reference(structure: PostgresStructure, row: Row) -> None:
 
 
 def _unenforced_constraint(what: str, name: str, definition: str) -> LeftOut:
+    """Return the entry about a constraint that is left out because the source does not enforce it."""
     why = "the source does not enforce it, so rows may violate it"
     return LeftOut(what=what, name=name, definition=definition, reason=why)
 
 
 def _add_check(structure: PostgresStructure, row: Row) -> None:
+    """Add a check to the structure, or to the parts that are left out, with the reason."""
     _, name, definition, sort, uses = row
     if definition is None:
         return  # dropped since the snapshot
@@ -212,6 +216,7 @@ def _add_check(structure: PostgresStructure, row: Row) -> None:
 
 
 def _child_table(child: str, parent: str) -> LeftOut:
+    """Return the entry about a child by inheritance, whose rows a query of the parent does not see at the target."""
     why = (
         f"a query of {parent} does not see its rows at the target; capture both, and after the load run there"
         f" ALTER TABLE {child} INHERIT {parent}"
@@ -220,10 +225,12 @@ def _child_table(child: str, parent: str) -> LeftOut:
 
 
 def _missing_object(what: str, name: str, definition: str, uses: str) -> LeftOut:
+    """Return the entry about a part that is left out because it uses an object that is not carried."""
     return LeftOut(what=what, name=name, definition=definition, reason=f"it needs {uses}, which is not carried")
 
 
 def _add_index(structure: PostgresStructure, row: Row) -> None:
+    """Add an index to the structure, or to the parts that are left out, with the reason."""
     _, name, unique, valid, method, constraint, deferrable, columns, plain, definition, uses = row
     if constraint == "x":
         return  # reported as a constraint

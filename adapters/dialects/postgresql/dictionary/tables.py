@@ -99,7 +99,7 @@ class PostgresTable:
 
     @property
     def from_sql(self) -> str:
-        """The table in a FROM clause."""
+        """The table as FROM names it: with ONLY if it inherits or has children, whose rows are not its own."""
         return f"ONLY {self.name_sql}" if self.from_only else self.name_sql
 
     @property
@@ -246,11 +246,11 @@ def _build_tables(
         of_one.left_out.extend(structure.find_uncarried_columns(details[r[0]].columns, own, types))
     needed = {r[0]: structure.used_types(details[r[0]].columns, own, types) for r in rows}
     tables = [_build_table(r, details[r[0]], types, more[r[0]], needed[r[0]]) for r in rows]
-    return [_drop_columns(table, excluded[table.oid]) if excluded[table.oid] else table for table in tables]
+    return [_without_columns(table, excluded[table.oid]) if excluded[table.oid] else table for table in tables]
 
 
 def _leave_out(choice: ColumnChoice, row: Row, details: _Details) -> tuple[LeftOut, ...]:
-    """Remove columns that do not travel from the details, and indexes over them as keys; return these columns."""
+    """Remove excluded columns, and the indexes over them, from the details; return the excluded columns."""
     left = choice.excluded_columns(row[1], row[2], ((c[2], c[5]) for c in details.columns))
     if left:
         names = {one.name for one in left}
@@ -267,7 +267,7 @@ def _leave_out(choice: ColumnChoice, row: Row, details: _Details) -> tuple[LeftO
     return left
 
 
-def _drop_columns(table: PostgresTable, left: Sequence[LeftOut]) -> PostgresTable:
+def _without_columns(table: PostgresTable, left: Sequence[LeftOut]) -> PostgresTable:
     gone = frozenset(one.name for one in left)
     indexes, checks, keys, more = split_by_columns(gone, table.indexes, table.checks, table.foreign_keys)
     return replace(table, indexes=indexes, checks=checks, foreign_keys=keys, left_out=(*table.left_out, *left, *more))
@@ -297,7 +297,7 @@ def _build_table(
         columns=carried,
         key=key,
         key_choices=(
-            *sorted(_describe_choice(i, by_number) for i in details.indexes.values() if _is_near_candidate(i)),
+            *sorted(_describe_key_candidate(i, by_number) for i in details.indexes.values() if _is_near_candidate(i)),
             *details.excluded_keys,
         ),
         indexes=tuple(i for i in more.indexes if i.definition or i.columns != tuple(k.name for k in key)),
@@ -363,6 +363,7 @@ def _is_usable(index: list[Row]) -> bool:
 
 
 def _is_key_candidate(index: list[Row], columns: dict[int, Row]) -> bool:
+    """Return whether the index identifies every row."""
     primary, unique = index[0][3], index[0][4]
     # a deferrable primary key is unique in every committed state
     total = all(r[6] and r[9] > 0 and r[10] for r in index)
@@ -375,6 +376,7 @@ def _is_near_candidate(index: list[Row]) -> bool:
 
 
 def _key_preference(index: list[Row]) -> tuple[bool, bool, int, int]:
+    """Return a sort key that puts the best index to identify rows first."""
     return (not index[0][3], not index[0][7], len(index), index[0][1])
 
 
@@ -398,7 +400,7 @@ def _build_key(index: list[Row], columns: dict[int, Row], types: dict[int, PgTyp
     return tuple(key)
 
 
-def _describe_choice(index: list[Row], columns: dict[int, Row]) -> str:
+def _describe_key_candidate(index: list[Row], columns: dict[int, Row]) -> str:
     nullable = [columns[r[9]][2] for r in index if not columns[r[9]][6]]
     names = ", ".join(columns[r[9]][2] for r in index)
     return f"unique index {index[0][2]} ({names}) if {', '.join(nullable)} were NOT NULL" if nullable else names

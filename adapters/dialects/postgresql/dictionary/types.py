@@ -120,7 +120,7 @@ def _resolve_domain(oid: int, modifier: int, types: Mapping[int, PgType]) -> tup
 
 
 def _is_large_object(oid: int, types: Mapping[int, PgType]) -> bool:
-    """Return whether this is the domain that the extension lo creates, or one over it."""
+    """Return whether a type is the domain `lo`, a reference to a large object, or a domain over it."""
     found = types[oid]
     while found.sort == "d" and found.name != "lo":
         found = types[found.base]
@@ -160,7 +160,7 @@ _LOG_WIDENS = {("smallint", "numeric"), ("integer", "numeric"), ("bigint", "nume
 
 
 def log_type(spelled: str) -> str:
-    """Return the type of a log's column for a key's column. It accepts every value of a wider key."""
+    """Return the type of the log's column for a key column of this type; it accepts every value of a wider key."""
     wide = without_width(spelled)
     return _LOG_TYPES.get(wide, wide)
 

@@ -52,7 +52,7 @@ def check(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) 
             for t in chosen
             for name in (*(c.name for c in t.columns), *(o.name for o in t.left_out if o.what == "column"))
         )
-        keyless = _read_keyless(connection, [t for t in chosen if not t.key])
+        keyless = _read_keyless_facts(connection, [t for t in chosen if not t.key])
         for table in chosen:
             name = f"{table.namespace}.{table.name}"
             found += [replace(f, table=name) for f in table_findings(table, keyless.get(table.oid))]
@@ -64,7 +64,7 @@ def check(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) 
     return found
 
 
-def _read_keyless(connection: PostgresConnection, tables: Iterable[PostgresTable]) -> dict[int, KeylessFacts]:
+def _read_keyless_facts(connection: PostgresConnection, tables: Iterable[PostgresTable]) -> dict[int, KeylessFacts]:
     """Read the facts that decide how tables without a key can be given one, by oid."""
     oids = {"tables": [t.oid for t in tables]}
     if not oids["tables"]:
@@ -294,7 +294,7 @@ class KeyOffer:
 
 
 def offer_key(table: PostgresTable, facts: KeylessFacts) -> KeyOffer:
-    """Return the statements that give a table a key."""
+    """Return the statements that give a table a key, or why it cannot have one."""
     if facts.numbers_used >= _COLUMNS_MAX:
         return KeyOffer(remark="it has as many columns as PostgreSQL allows")
     if facts.partitioned:
@@ -319,6 +319,7 @@ def offer_key(table: PostgresTable, facts: KeylessFacts) -> KeyOffer:
 
 
 def _detach_statements(table: PostgresTable, facts: KeylessFacts) -> tuple[str, ...]:
+    """Return the statement that detaches a typed table from its type, which forbids new columns."""
     return (f"ALTER TABLE {table.name_sql} NOT OF",) if facts.typed else ()
 
 
@@ -338,7 +339,7 @@ def _offer_for_partitioned(table: PostgresTable, facts: KeylessFacts) -> KeyOffe
 
 
 def _number_column(facts: KeylessFacts) -> str:
-    """Return the name of the number column, which no table of the tree uses for another column."""
+    """Return the name of the column that numbers the rows; no table of the tree uses it for another column."""
     name, number = COLUMN, 1
     while name in facts.columns and not (facts.numbered and number == 1):
         number += 1
@@ -347,7 +348,7 @@ def _number_column(facts: KeylessFacts) -> str:
 
 
 def _number_statements(table: PostgresTable, column: str, facts: KeylessFacts) -> tuple[str, ...]:
-    """Return the statements that add the numbered column, also to children and partitions."""
+    """Return the statements that add the number column, also to children and partitions."""
     alter = f"ALTER TABLE {table.name_sql}"
     if not facts.row_type_in:
         return (f"{alter} ADD COLUMN IF NOT EXISTS {column} bigserial",)

@@ -59,32 +59,32 @@ def plan_handover(
             line
             for schema, table in found
             if not schema.is_heartbeat
-            for line in find_handover_obstacles(schema, _describe(schema, table) if table else None)
+            for line in find_handover_obstacles(schema, _to_schema(schema, table) if table else None)
         ),
     )
 
 
-def _place(schema: TableSchema) -> tuple[str, str]:
+def _namespace_and_name(schema: TableSchema) -> tuple[str, str]:
     return schema.namespace, schema.name
 
 
 def _find_table(schema: TableSchema, there: Mapping[tuple[str, str], PostgresTable]) -> PostgresTable | None:
-    """Return the table here for a registered one. Another kind of database has another name for the heartbeat."""
-    found = there.get(_place(schema))
+    """Return this database's table for a registered one. Each kind of database names the heartbeat differently."""
+    found = there.get(_namespace_and_name(schema))
     return found if found is not None or not schema.is_heartbeat else dictionary.HEARTBEAT
 
 
-def _describe(known: TableSchema, table: PostgresTable) -> TableSchema:
-    """Return the description of the table here, with the numbers of the registered version."""
+def _to_schema(known: TableSchema, table: PostgresTable) -> TableSchema:
+    """Return the schema of this database's table, with the id and version of the registered one."""
     return table.to_schema(known.table_id, known.version)
 
 
 def read_present_tables(
     connection: PostgresConnection, schemas: Seq[TableSchema]
 ) -> dict[tuple[str, str], PostgresTable]:
-    """Read the present state of these tables in this database, by namespace and name."""
+    """Read the tables of this database that have the names in these schemas, by namespace and name."""
     rows = {(r[1], r[2]): r for r in dictionary.read_all_tables(connection)}
-    wanted = [rows[place] for schema in schemas if (place := _place(schema)) in rows]
+    wanted = [rows[place] for schema in schemas if (place := _namespace_and_name(schema)) in rows]
     return {(t.namespace, t.name): t for t in dictionary.read_tables(connection, wanted)}
 
 
@@ -94,6 +94,7 @@ def read_registered_versions(connection: PostgresConnection) -> dict[int, TableS
 
 
 def _table_statements(schema: TableSchema, table: PostgresTable, present: PostgresInstalledObjects) -> Iterator[str]:
+    """Yield the statements that create the log and the triggers of a table, and that register it."""
     table_id = schema.table_id
     log = names.log_table_name(table_id)
     yield f"DROP TABLE IF EXISTS {log}"
@@ -106,7 +107,7 @@ def _table_statements(schema: TableSchema, table: PostgresTable, present: Postgr
         yield trigger.enable_sql(present.other_pipelines.trigger_states[0])
     for leaf in table.leaves:
         yield statement("triggers", "leaf_joined", table_id=str(table_id), leaf=str(leaf.oid))
-    yield _register_sql(registered_version(schema, _describe(schema, table)), "ACTIVE", "")
+    yield _register_sql(registered_version(schema, _to_schema(schema, table)), "ACTIVE", "")
 
 
 def _register_sql(schema: TableSchema, state: str, reason: str) -> str:
@@ -115,7 +116,7 @@ def _register_sql(schema: TableSchema, state: str, reason: str) -> str:
 
 
 def position_sql(*, epoch: int, next_sequence: int, last_batch: int) -> str:
-    """Return the statement that continues the checkpoint of the other database."""
+    """Return the statement that sets the checkpoint row to the position of the other database."""
     return statement(
         "registry", "continue_at", epoch=str(epoch), next_sequence=str(next_sequence), last_batch=str(last_batch)
     )

@@ -75,11 +75,11 @@ class PostgresInstaller(SourceInstaller):
         """Install the missing objects, in one transaction."""
         refuse_blocked(self.check(include, exclude))
 
-        def attempt() -> list[InstallStep]:
+        def install_missing() -> list[InstallStep]:
             own = self._run_steps(own_steps(self._connection))
             return own + self._run_steps(all_table_steps(self._connection, include, exclude))
 
-        return self._run_with_retries(attempt)
+        return self._run_with_retries(install_missing)
 
     def plan_uninstall(self) -> list[InstallStep]:
         """Return every statement of the removal in order.
@@ -116,23 +116,23 @@ class PostgresInstaller(SourceInstaller):
     def release(self, table_ids: Seq[int]) -> list[InstallStep]:
         """Remove the triggers of these tables. Each table has its own transaction, so a busy table delays no other."""
 
-        def attempt(table_id: int) -> list[InstallStep]:
+        def remove_triggers(table_id: int) -> list[InstallStep]:
             present = PostgresInstalledObjects.read(self._connection)
             return self._run_steps(_release_steps(self._connection, present, [table_id]))
 
-        return [step for table_id in table_ids for step in self._run_with_retries(partial(attempt, table_id))]
+        return [step for table_id in table_ids for step in self._run_with_retries(partial(remove_triggers, table_id))]
 
     def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
         """Remove the logs of these tables in one transaction, so that the registry always matches the logs."""
 
-        def attempt() -> list[InstallStep]:
+        def remove_logs() -> list[InstallStep]:
             present = PostgresInstalledObjects.read(self._connection)
             places = _qualified_names(present)
             written = (i for i in places if any(strip_schema(f) in present.functions for f in names.function_names(i)))
             refuse_if_written({i: places[i] for i in reasons}, written)
             return self._run_steps(_log_removal_steps(present, reasons))
 
-        return self._run_with_retries(attempt)
+        return self._run_with_retries(remove_logs)
 
     def _run_steps(self, steps: list[InstallStep]) -> list[InstallStep]:
         for step in steps:
@@ -171,7 +171,7 @@ def _describe_holders(connection: PostgresConnection) -> str:
 def _drop_function_steps(present: PostgresInstalledObjects, places: Mapping[int, str]) -> list[InstallStep]:
     """Return the steps that remove the functions of these tables, and the triggers with them.
 
-    The schema may also contain functions of others; these stay.
+    Functions in the same schema that VENUS did not create stay.
     """
     own = {strip_schema(f): places[i] for i in places for f in names.function_names(i)}
     return [
@@ -242,7 +242,7 @@ _HARMLESS = (WIDTH, RENEWED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresInstalledObjects:
-    """The installed objects and the registered tables."""
+    """The objects of VENUS that are installed in the database, and the registered tables."""
 
     triggers: dict[tuple[int, str], tuple[str, str]]
     functions: dict[str, str]
@@ -259,7 +259,7 @@ class PostgresInstalledObjects:
 
     @classmethod
     def read(cls, connection: PostgresConnection) -> PostgresInstalledObjects:
-        """Read the dictionary and the registry."""
+        """Read the installed objects from the dictionary, and the tables from the registry."""
         known = registry.read_registered_tables(connection) if registry.is_installed(connection) else []
         out = [(t, mark) for t, mark in known if is_being_released(t)]
         out += registry.read_registered_tables(connection, released=True) if known else []
@@ -297,7 +297,7 @@ def own_steps(connection: PostgresConnection) -> list[InstallStep]:
 
 
 def all_table_steps(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    """Return the steps of the chosen and of the captured tables."""
+    """Return the steps that capture the chosen tables, and repair the capture of those captured already."""
     present = PostgresInstalledObjects.read(connection)
     rows = dictionary.read_all_tables(connection)
     chosen = dictionary.choose_tables(rows, include, exclude)
@@ -326,7 +326,7 @@ def all_table_steps(connection: PostgresConnection, include: Seq[str], exclude: 
 def table_steps(
     table: PostgresTable, table_id: int, present: PostgresInstalledObjects, *, log_bytes_max: int = 0
 ) -> list[InstallStep]:
-    """Return the steps of one table. A repaired table ends as RESYNC, and a released one is captured again."""
+    """Return the steps that capture one table. A repaired table ends as RESYNC; a released one is captured again."""
     where = f"{table.namespace}.{table.name}"
     place = (table.namespace, table.name)
     known = place in present.schemas
@@ -345,7 +345,7 @@ def table_steps(
         InstallStep(table=where, what="registration", sql=registry.register_sql(table, table_id), exists=numbered)
     )
     if not known:
-        steps += _leaf_steps(where, table, table_id)
+        steps += _partition_steps(where, table, table_id)
     if place in present.released:
         return steps + _recapture_steps(where, table, *present.released[place])
     if known and describe_key_change(present.schemas[place], table):
@@ -368,7 +368,7 @@ def _recapture_steps(where: str, table: PostgresTable, was: TableSchema, mark: s
     return [*steps, InstallStep(table=where, what="state ACTIVE, to be read again", sql=sql)]
 
 
-def _leaf_steps(where: str, table: PostgresTable, table_id: int) -> list[InstallStep]:
+def _partition_steps(where: str, table: PostgresTable, table_id: int) -> list[InstallStep]:
     return [
         InstallStep(
             table=where,

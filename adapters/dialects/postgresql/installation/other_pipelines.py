@@ -17,7 +17,7 @@ from venus.adapters.dialects.postgresql.sql import statement
 
 
 def read_own_tables(connection: PostgresConnection) -> dict[str, bool]:
-    """Return VENUS's own tables without logs, each with whether this role may read it."""
+    """Return VENUS's own tables except the logs, each with whether this role may read it."""
     return dict(connection.rows(statement("triggers", "others")))
 
 
@@ -32,7 +32,7 @@ class OtherPipelines:
 
     @classmethod
     def read(cls, connection: PostgresConnection, own_tables: Mapping[str, bool]) -> Self:
-        """Read the other pipelines. Triggers keep their state when the last of these ends."""
+        """Read which other pipelines exist. Triggers keep their state even after the last of these has ended."""
         groups = _read_groups(connection, own_tables)
         if connection.options.always or groups:
             return cls(groups=groups, trigger_states=(ALWAYS,))
@@ -40,6 +40,7 @@ class OtherPipelines:
 
 
 def _read_groups(connection: PostgresConnection, own_tables: Mapping[str, bool]) -> tuple[str, ...]:
+    """Return the consumer groups of the other pipelines that write to this database."""
     if "applied" not in own_tables:
         return ()
     if not own_tables["applied"]:

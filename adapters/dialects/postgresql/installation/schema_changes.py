@@ -43,7 +43,7 @@ VALUES = "values"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkChanges:
-    """Changes to one table since the last comparison."""
+    """What the marks of one table's triggers and values show to have changed since the last comparison."""
 
     #: Triggers that were disabled for a while or altered, with their partition if they have one.
     altered_triggers: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class MarkChanges:
 
 @dataclass(slots=True)
 class TriggerMarks:
-    """The stored marks and the present ones, by relation."""
+    """Marks that change when a trigger or a table's values are altered: the stored and present ones, by relation."""
 
     before: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     now: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
@@ -75,32 +75,30 @@ class TriggerMarks:
             self.now[relation][name] = mark
 
     def find_changes(self, table: PostgresTable) -> MarkChanges:
-        """Return the changes to a table."""
+        """Compare a table's present marks with the stored ones."""
         off, fresh, rewritten = [], [], False
         places = _relations(table)
         for relation, place in places.items():
             before, now = self.before.get(relation, {}), self.now.get(relation, {})
             fresh += [(relation, name, mark) for name, mark in now.items() if before.get(name) != mark]
             off += [
-                f"{name}{place}"
-                for name, mark in now.items()
-                if name != VALUES and _is_other_version(before.get(name), mark)
+                f"{name}{place}" for name, mark in now.items() if name != VALUES and _is_altered(before.get(name), mark)
             ]
             rewritten |= _is_rewritten(before.get(VALUES), now.get(VALUES))
         return MarkChanges(altered_triggers=tuple(off), has_rewritten_values=rewritten, new_marks=tuple(fresh))
 
     def has_stored_values(self, table: PostgresTable) -> bool:
-        """Return whether earlier marks are stored for the values of a table and of all its partitions."""
+        """Return whether a mark is stored for the values of a table and of each of its partitions."""
         return all(VALUES in self.before.get(relation, {}) for relation in _relations(table))
 
     def delete_others(self, connection: PostgresConnection) -> None:
-        """Delete the marks of relations that are no longer captured: if one returns, it has missed changes."""
+        """Delete the marks of relations that are not captured any more: a relation that returns has missed changes."""
         if others := [relation for relation in self.before if relation not in self.now]:
             connection.run(statement("triggers", "seen_others"), {"relations": others})
 
 
 def store_marks(connection: PostgresConnection, fresh: Seq[tuple[int, str, str]]) -> None:
-    """Store marks in the caller's transaction."""
+    """Store marks, as (relation, name, mark), in the caller's transaction."""
     if fresh:
         relations, named, marks = (list(column) for column in zip(*fresh, strict=True))
         connection.run(statement("triggers", "saw"), {"relations": relations, "names": named, "marks": marks})
@@ -113,19 +111,19 @@ def store_present_marks(connection: PostgresConnection, table_id: int) -> None:
 
 
 def _relations(table: PostgresTable) -> dict[int, str]:
-    """Return the relations of a table by oid, each with its place for messages."""
+    """Return a table and its partitions by oid, each with the words that name a partition in messages."""
     return {table.oid: ""} | {leaf.oid: f" on {leaf.namespace}.{leaf.name}" for leaf in table.leaves}
 
 
-def _is_other_version(before: str | None, now: str) -> bool:
-    """Return whether a trigger's row version differs. If its function differs too, the database was restored."""
+def _is_altered(before: str | None, now: str) -> bool:
+    """Return whether a trigger was altered: only its row version differs. After a restore, its function differs too."""
     if before is None or before == now:
         return False
     return before.split(" ")[0] == now.split(" ")[0]
 
 
 def _is_rewritten(before: str | None, now: str | None) -> bool:
-    """Return whether values were recomputed.
+    """Return whether ALTER TABLE has recomputed values of rows, according to two marks.
 
     That is so if a column was altered and the rows are in a new file, or if an expression was altered. VACUUM FULL and
     CLUSTER alter no column, and SET STATISTICS creates no new file.
@@ -138,7 +136,7 @@ def _is_rewritten(before: str | None, now: str | None) -> bool:
 
 
 def _has_differences(old: Mapping[str, Any], new: Mapping[str, Any], what: str) -> bool:
-    """Return whether any entry of both `old` and `new` differs. Added and dropped columns make a new version."""
+    """Return whether an entry of both `old` and `new` differs. Added and dropped columns make a new version anyway."""
     return any(new[what].get(number, value) != value for number, value in old[what].items())
 
 
@@ -198,7 +196,7 @@ def pause_unreadable_tables(connection: PostgresConnection, captured: Seq[Postgr
 
 
 def is_complete(connection: PostgresConnection, captured: PostgresCapturedTable) -> bool:
-    """Return whether all objects that capture a table are complete. An idle function counts as missing."""
+    """Return whether no object that captures a table is missing. A function that captures nothing counts as missing."""
     if captured.table is None:
         return False
     with connection.snapshot():
@@ -207,7 +205,7 @@ def is_complete(connection: PostgresConnection, captured: PostgresCapturedTable)
 
 
 def _stop_capture(connection: PostgresConnection, captured: PostgresCapturedTable, reason: str) -> None:
-    """Stop capturing a table without stopping the application."""
+    """Stop the capture of a table: its trigger function does nothing from now on. Marks the table RESYNC."""
     if captured.registered.state == RESYNC and captured.registered.reason == reason:
         return
     table_id = captured.schema.table_id
@@ -219,7 +217,7 @@ def _stop_capture(connection: PostgresConnection, captured: PostgresCapturedTabl
 def _store_new_version(
     connection: PostgresConnection, known: TableSchema, table: PostgresTable, *, watched: bool
 ) -> TableSchema:
-    """Store the next version. Rows sent before lack the value of a new column, and have the old text of a retyped one.
+    """Store the next version of a table. Restart its fill if rows sent before lack a column or have an old text.
 
     A wider type keeps the text, unless USING computes another value. In that case the rows are in a new file, which
     `_check_triggers` detects if the table is `watched`.
@@ -240,7 +238,7 @@ def _store_new_version(
 
 
 def _has_renamed_labels(known: TableSchema, schema: TableSchema) -> bool:
-    """Return whether a label of an enum was renamed: no trigger fires, and rows sent before have the old name.
+    """Return whether a label of an enum was renamed: no trigger fires then, and rows sent before have the old name.
 
     Two labels that exchanged names still exist, but in another order.
     """
@@ -259,7 +257,7 @@ def _follow_partitions(
     joined: frozenset[int],
     known: TriggerMarks,
 ) -> None:
-    """Add partitions that joined; if one has left with its rows, let a fill find them."""
+    """Add partitions that joined a table. If one has left, start a comparison or a fill, which finds its rows gone."""
     table_id = captured.schema.table_id
     now = {leaf.oid: leaf for leaf in table.leaves}
     for oid in now.keys() - joined:
@@ -287,6 +285,7 @@ def _follow_partitions(
 
 
 def _add_partition(connection: PostgresConnection, table: PostgresTable, table_id: int, leaf: Leaf) -> None:
+    """Create the trigger of a partition that joined, and write the keys of its rows into the log."""
     name = names.trigger_name("p", table_id)
     trigger = next(t for t in triggers.build_triggers(table, table_id) if t.name == name and t.table_oid == leaf.oid)
     connection.run(trigger.sql.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1))

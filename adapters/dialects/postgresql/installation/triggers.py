@@ -78,6 +78,7 @@ class TriggerFunction:
 
 
 def _normalise_body(body: str) -> str:
+    """Return the code of a trigger function without the parts in which functions that log the same may differ."""
     body = _LIMITED.sub("", _COMMENT.sub("", body))
     asked = _INDEX_FIRST.sub(r"\1", _RETYPED.sub("", body).replace(_MESSAGE, ""))
     return _TYPES.sub("", _INDEX.sub("", asked))
@@ -145,17 +146,17 @@ def build_triggers(table: PostgresTable, table_id: int) -> Iterator[PostgresTrig
     """Return the triggers of a table and of its partitions."""
     on, call = table.name_sql, names.function_name(table_id)
 
-    def build(event: str, text: str) -> PostgresTrigger:
+    def build_own(event: str, text: str) -> PostgresTrigger:
         return _build_trigger(names.trigger_name(event, table_id), table.oid, on, text, call)
 
     if table.per_row:
-        yield build("r", "AFTER INSERT OR DELETE OR UPDATE ON {on} FOR EACH ROW")
-        yield build("b", "BEFORE TRUNCATE ON {on} FOR EACH STATEMENT")
+        yield build_own("r", "AFTER INSERT OR DELETE OR UPDATE ON {on} FOR EACH ROW")
+        yield build_own("b", "BEFORE TRUNCATE ON {on} FOR EACH STATEMENT")
     else:
-        yield build("i", "AFTER INSERT ON {on} REFERENCING NEW TABLE AS n FOR EACH STATEMENT")
-        yield build("u", "AFTER UPDATE ON {on} REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT")
-        yield build("d", "AFTER DELETE ON {on} REFERENCING OLD TABLE AS o FOR EACH STATEMENT")
-    yield build("t", "AFTER TRUNCATE ON {on} FOR EACH STATEMENT")
+        yield build_own("i", "AFTER INSERT ON {on} REFERENCING NEW TABLE AS n FOR EACH STATEMENT")
+        yield build_own("u", "AFTER UPDATE ON {on} REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT")
+        yield build_own("d", "AFTER DELETE ON {on} REFERENCING OLD TABLE AS o FOR EACH STATEMENT")
+    yield build_own("t", "AFTER TRUNCATE ON {on} FOR EACH STATEMENT")
     for leaf in table.leaves:
         text = "BEFORE TRUNCATE ON {on} FOR EACH STATEMENT"
         name = names.trigger_name("p", table_id)
@@ -171,6 +172,7 @@ def _build_trigger(name: str, oid: int, on: str, text: str, function: str) -> Po
 
 
 def _key_columns(key: tuple[PostgresKeyColumn, ...], of: str) -> str:
+    """Return the key columns of the row `of` as a list in SQL."""
     return ", ".join(f"{of}.{quote(k.name)}" for k in key)
 
 
@@ -192,12 +194,14 @@ def _key_image(table: PostgresTable, of: str) -> str:
 
 
 def _index_condition(table: PostgresTable) -> str:
+    """Return SQL that is true if the key's index no longer consists of the columns that the function knows."""
     if table.namespace == names.OWN_SCHEMA:
         return "false"  # only VENUS alters its own tables
     return " OR ".join(f"{k.index_name_sql} IS DISTINCT FROM {literal(k.index_name)}" for k in table.key)
 
 
 def _key_change_condition(key: PostgresKeyColumn) -> str:
+    """Return SQL that is true if a key column was renamed, dropped or given a type that the log does not accept."""
     return (
         "NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = TG_RELID"
         f" AND attname = {literal(key.name)} AND {_type_condition(accepted_types(key.spelled))})"
@@ -205,8 +209,8 @@ def _key_change_condition(key: PostgresKeyColumn) -> str:
 
 
 def _retyped_code(table: PostgresTable, parts: Mapping[str, str]) -> str:
-    """Return the code of a row trigger for a key that became wider, empty if no column can."""
-    if not any(_has_family(k) for k in table.key):
+    """Return the code of a row trigger for a key that became wider; empty if no key column can."""
+    if not any(_can_become_wider(k) for k in table.key):
         return ""
     other = " OR ".join(
         f"NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = TG_RELID AND attname = {literal(k.name)}"
@@ -220,15 +224,18 @@ def _retyped_code(table: PostgresTable, parts: Mapping[str, str]) -> str:
     )
 
 
-def _has_family(key: PostgresKeyColumn) -> bool:
+def _can_become_wider(key: PostgresKeyColumn) -> bool:
+    """Return whether the log accepts other types of this key column."""
     return len(accepted_types(key.spelled)) > 1
 
 
 def _untyped_value(key: PostgresKeyColumn, of: str) -> str:
+    """Return SQL for a key's value that also works after its column has become wider."""
     column = f"{of}.{quote(key.name)}"
-    return f"(to_jsonb({of}) ->> {literal(key.name)})::{key.log_type}" if _has_family(key) else column
+    return f"(to_jsonb({of}) ->> {literal(key.name)})::{key.log_type}" if _can_become_wider(key) else column
 
 
 def _type_condition(spelled: Seq[str]) -> str:
+    """Return SQL that is true for a row of pg_attribute with one of these types."""
     types = [f"{literal(one)}::regtype" for one in spelled]
     return f"atttypid = {types[0]}" if len(types) == 1 else f"atttypid IN ({', '.join(types)})"

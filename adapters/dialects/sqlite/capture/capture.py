@@ -94,7 +94,7 @@ class SqliteCapture(SourceCapture):
             if is_known and not self._has_paused_table():
                 return []
             found = self._compare_all()
-            ends = self._read_ends(found)
+            ends = self._read_log_ends(found)
             retried = self._find_corrected_tables(found, ends)
             unnoted = schema_changes.read_stored_summary(self._writer) != schema_changes.read_summary(self._writer)
             to_store = unnoted or retried or any(c.has_changes or _has_lost_rows(c, ends) for c in found)
@@ -105,9 +105,9 @@ class SqliteCapture(SourceCapture):
                     schema_changes.read_summary(self._writer),
                 )
                 found = self._compare_all()
-                ends = self._read_ends(found)
+                ends = self._read_log_ends(found)
                 for comparison in found:
-                    self._store(comparison, ends)
+                    self._store_comparison(comparison, ends)
                     if schema_changes.may_have_altered(before, look, comparison.captured.schema.name):
                         registry.restart_fill(self._writer, comparison.captured.schema.table_id)
                 schema_changes.store_summary(self._writer, look)
@@ -123,6 +123,7 @@ class SqliteCapture(SourceCapture):
         return any(state == registry.PAUSED for state, _ in registry.read_states(self._writer).values())
 
     def _compare_all(self) -> list[SqliteTableComparison]:
+        """Compare the captured tables with the dictionary, which is read again only if its version has changed."""
         version = read_schema_version(self._writer)
         if self._read is None or version != self._compared_at:
             self._read = SqliteDictionary(self._writer, self._columns), read_objects(self._writer)
@@ -133,8 +134,8 @@ class SqliteCapture(SourceCapture):
     def _compare(self, captured: SqliteRegistryEntry) -> SqliteTableComparison:
         return compare_table(SqliteDictionary(self._writer, self._columns), captured, read_objects(self._writer))
 
-    def _read_ends(self, found: Seq[SqliteTableComparison]) -> dict[int, int]:
-        """Return the newest number in each log that exists."""
+    def _read_log_ends(self, found: Seq[SqliteTableComparison]) -> dict[int, int]:
+        """Return the newest row number in each log that exists."""
         present = [c.captured.schema.table_id for c in found if c.readable or is_halted(c.captured.table)]
         return read_log_ends(self._writer, present)
 
@@ -145,7 +146,8 @@ class SqliteCapture(SourceCapture):
         halted = [(c.captured.schema.table_id, c.captured.table) for c in found if is_halted(c.captured.table)]
         return [t for table_id, t in halted if self._halts.may_retry(table_id, ends[table_id])]
 
-    def _store(self, how: SqliteTableComparison, ends: Mapping[int, int]) -> None:
+    def _store_comparison(self, how: SqliteTableComparison, ends: Mapping[int, int]) -> None:
+        """Store what a comparison found: a new version, which may restart the fill, or RESYNC with the reason."""
         table_id = how.captured.schema.table_id
         if how.is_new_version:
             self._writer.execute(registry.new_version_sql(how.schema, how.number_max))
@@ -160,7 +162,7 @@ class SqliteCapture(SourceCapture):
             self._writer.execute(registry.set_state_sql(table_id, registry.RESYNC, how.reason))
 
     def _use_comparisons(self, found: list[SqliteTableComparison]) -> None:
-        """Use the tables of this comparison for the next cuts."""
+        """Use the compared tables, in their present versions, for the next cuts."""
         self._accesses = {c.schema.table_id: build_access(c.table) for c in found if c.readable and c.table is not None}
         self._purger.schedule({c.captured.schema.table_id for c in found})
         self._schema_version = self._compared_at
@@ -189,6 +191,7 @@ class SqliteCapture(SourceCapture):
             return cut
 
     def _build_cut(self, captured_at_us: int, fills: Seq[FillState]) -> SqliteCut | None:
+        """Return a cut of all logs with new rows and of the fills; None if there is nothing to read."""
         if read_schema_version(self._reader) != self._schema_version:
             self._accept_dictionary()
         tables = registry.read_states(self._reader)
@@ -281,7 +284,7 @@ class SqliteCapture(SourceCapture):
         """Do nothing: SQLite lets readers wait only while a writer commits."""
 
     def read_backlog(self) -> dict[int, tuple[int, int]]:
-        """Return the number of waiting log rows. The age is 0: a committed transaction is visible at once."""
+        """Return by table how many log rows wait, and 0 for the age of open transactions, which delay nothing."""
         with read_transaction(self._writer, self._file):
             tables = registry.read_states(self._writer)
             ends = read_log_ends(self._writer, tables)
@@ -293,7 +296,7 @@ _LOGS_AT_ONCE = 500
 
 
 def read_log_ends(connection: sqlite3.Connection, table_ids: Iterable[int]) -> dict[int, int]:
-    """Return the newest number in the log of each table."""
+    """Return the newest row number in the log of each table."""
     found: dict[int, int] = {}
     each = [statement("registry", "log_end", table_id=str(t), log=quote(log_table_name(t))).rstrip() for t in table_ids]
     for first in range(0, len(each), _LOGS_AT_ONCE):

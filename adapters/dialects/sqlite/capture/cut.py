@@ -35,7 +35,7 @@ PIECE_ROWS = 5_000
 
 
 class LogPurger:
-    """Remover of consumed log rows; it remembers which tables still have some."""
+    """Remover of log rows that cuts have consumed; it knows which logs may still contain such rows."""
 
     def __init__(self) -> None:
         self._left: set[int] = set()
@@ -46,11 +46,11 @@ class LogPurger:
 
     @property
     def has_work(self) -> bool:
-        """Whether consumed rows may be left."""
+        """Whether any log may still contain consumed rows."""
         return bool(self._left)
 
     def purge(self, connection: sqlite3.Connection, through: Mapping[int, int]) -> None:
-        """Remove a piece in the caller's transaction. `through` holds the watermarks of the tables to purge."""
+        """Remove some consumed log rows in the caller's transaction. `through`: the last consumed row by table."""
         budget = PIECE_ROWS
         for table_id, end in through.items():
             log = quote(log_table_name(table_id))
@@ -158,13 +158,13 @@ class SqliteCut:
                 portion = self._take_rows(rows, access, sql, bounds, rows_max, bytes_max)
                 sections = list(access.build_sections(portion, bytes_max=bytes_max))
                 done = rows.ended and len(portion) < rows_max
-                cursor = self._cursor_behind(portion[-1], fill, access, done=done) if portion else fill.cursor
+                cursor = self._cursor_after(portion[-1], fill, access, done=done) if portion else fill.cursor
         except UnfitRow as why:
             raise self._halts.record_halt(access.layout.schema, self._ends[fill.table_id], why) from why
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(portion), done=done)
 
-    def _cursor_behind(self, row: Row, fill: FillState, access: SqliteAccess, *, done: bool) -> bytes:
-        """Return the cursor after a row. The first chunk also finds the end, in the same snapshot."""
+    def _cursor_after(self, row: Row, fill: FillState, access: SqliteAccess, *, done: bool) -> bytes:
+        """Return a fill's cursor after this row. The first chunk also finds the fill's end, in the same snapshot."""
         end = FillCursor.parse(fill.cursor).end if fill.cursor else None
         if not fill.cursor and not done:
             tail = RowStream(self._execute(access.tail_sql, (1,)), access)
@@ -173,6 +173,7 @@ class SqliteCut:
         return FillCursor(cursor_key(row, access.key_count), end).cursor
 
     def _execute(self, sql: str, bounds: Seq[Any] = ()) -> sqlite3.Cursor:
+        """Run a query in the snapshot, and remember its cursor."""
         cursor = self._reader.cursor()
         self._cursors.append(cursor)
         return cursor.execute(sql, bounds)
@@ -180,6 +181,7 @@ class SqliteCut:
     def _take_rows(
         self, rows: RowStream, access: SqliteAccess, sql: str, bounds: Seq[Any], rows_max: int, bytes_max: int
     ) -> list[Row]:
+        """Take rows within the limits. Raises UnfitRow, which names the row, for a text that is not UTF-8."""
         try:
             return rows.take(rows_max=rows_max, bytes_max=bytes_max)
         except sqlite3.OperationalError as e:
@@ -205,7 +207,7 @@ class SqliteCut:
         """Run the local transaction: epoch, batch rows, checkpoint, watermarks, fills, a piece of purging."""
         if unread := self._pending.keys() - self._consumed.keys():
             raise SourceError(f"{self._file}: the sections of {len(unread)} tables were not read to their end")
-        self._end_read()
+        self._end_read_transaction()
         with write_transaction(self._writer, self._file):
             registry.check_epoch(self._writer, epoch)
             self._left.check(self._file, registry.read_state(self._writer))
@@ -225,9 +227,10 @@ class SqliteCut:
 
     def rollback(self) -> None:
         """Close the snapshot without writing anything."""
-        self._end_read()
+        self._end_read_transaction()
 
-    def _end_read(self) -> None:
+    def _end_read_transaction(self) -> None:
+        """Close the open cursors, then the snapshot."""
         for cursor in self._cursors:
             cursor.close()
         self._cursors.clear()

@@ -83,6 +83,7 @@ def _fetch_rows(connection: sqlite3.Connection, query: str) -> list[tuple[Any, .
 
 
 def _referential_action(word: str) -> str:
+    """Return the action of a foreign key; empty for NO ACTION and RESTRICT, which only refuse."""
     return "" if word in _NO_ACTION else word
 
 
@@ -98,6 +99,7 @@ def read_collations(table: str, names: Seq[str], sql: str) -> dict[str, str]:
 
 
 def _columns_left_out(rows: Seq[ColumnRow]) -> list[LeftOut]:
+    """Return the generated columns and the defaults that a target cannot have, with the reasons."""
     found = []
     for row in rows:
         if row.hidden:
@@ -145,7 +147,7 @@ def _build_index(fetch: Fetch, row: tuple[Any, ...], sql: str, facts: dict[str, 
 
 
 def _index_term(column: str | None, text: str, collation: str, facts: dict[str, ColumnFact], *, unique: bool) -> str:
-    """Return one indexed term. Its collation matters for uniqueness, not for finding rows."""
+    """Return one term of an index. Its collation matters for uniqueness, not for finding rows."""
     if column is None:
         return to_postgresql_term(text, GRAMMAR, facts)
     if column.lower() not in facts:
@@ -199,8 +201,8 @@ def _tokenise(sql: str) -> list[str]:
     return [t for t in _TOKEN.findall(sql) if not t.startswith(("--", "/*"))]
 
 
-def _split_body(sql: str) -> tuple[list[list[str]], list[str]]:
-    """Return the tokens of each term between the index's parentheses, and the tokens after them."""
+def _split_index(sql: str) -> tuple[list[list[str]], list[str]]:
+    """Split CREATE INDEX: return the tokens of each indexed term, and the tokens after the parentheses."""
     tokens = _tokenise(sql)
     start = tokens.index("(")
     depth, terms, current = 0, [], []  # type: ignore[var-annotated]
@@ -219,7 +221,7 @@ def _split_body(sql: str) -> tuple[list[list[str]], list[str]]:
 
 def parse_index_terms(sql: str) -> tuple[str, ...]:
     """Return the indexed terms without ASC and DESC. COLLATE stays, because it is part of the expression."""
-    return tuple(_strip_direction("".join(term).strip()) for term in _split_body(sql)[0])
+    return tuple(_strip_direction("".join(term).strip()) for term in _split_index(sql)[0])
 
 
 def _strip_direction(term: str) -> str:
@@ -228,7 +230,7 @@ def _strip_direction(term: str) -> str:
 
 def parse_index_condition(sql: str) -> str:
     """Return the condition of a partial index, empty if it has none."""
-    rest = "".join(_split_body(sql)[1]).strip()
+    rest = "".join(_split_index(sql)[1]).strip()
     return rest[len("WHERE") :].strip() if rest.upper().startswith("WHERE") else ""
 
 

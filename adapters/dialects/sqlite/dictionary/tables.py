@@ -113,7 +113,7 @@ def read_schema_version(connection: sqlite3.Connection) -> int:
 
 
 class SqliteDictionary:
-    """The dictionary as one transaction reads it; the caller opens the transaction."""
+    """Reader of the dictionary in the transaction that the caller has opened."""
 
     def __init__(self, connection: sqlite3.Connection, columns: ColumnChoice = NO_CHOICE) -> None:
         self.connection = self._connection = connection
@@ -186,7 +186,7 @@ class SqliteDictionary:
         return {row[1]: row[2] for row in self._fetch_rows("columns", name)}
 
     def _fetch_rows(self, query: str, name: str) -> InfoRows:
-        """Return the rows about one table or index. A statement describes the whole file."""
+        """Return a query's rows about one table or index. The query runs once, for the dictionary of the whole file."""
         if query not in self._read:
             found: dict[str, InfoRows] = defaultdict(list)
             for owner, *row in self._connection.execute(statement("dictionary", query)):
@@ -283,9 +283,11 @@ class SqliteDictionary:
         return [found[column] for column in columns]
 
     def _read_foreign_collations(self, table: str) -> list[str]:
+        """Return the collations of the table's indexes that only the application defines."""
         return [row[0] for row in self._fetch_rows("index_collations", table) if row[0].upper() not in _COLLATIONS]
 
     def _read_content_type(self, table: str, column: str) -> LogicalType | None:
+        """Return the logical type of the values in a column; None if they do not form one."""
         query = f"SELECT DISTINCT typeof({quote(column)}) FROM main.{quote(table)}"
         return content_type({row[0] for row in self._connection.execute(query)})
 
@@ -336,6 +338,7 @@ def _index_collations(index: UniqueIndex) -> list[str]:
 
 
 def _free_rowid_name(info: InfoRows) -> str:
+    """Return a name by which SQL can read the rowid, because no column has it; empty if there is none."""
     taken = {row[1].lower() for row in info}
     return next((name for name in _ROWID_NAMES if name not in taken), "")
 

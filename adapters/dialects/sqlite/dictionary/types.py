@@ -80,6 +80,7 @@ TIME = LogicalType(kind=Kind.TIME, precision=6)
 
 
 def _sized_type(kind: Kind) -> Callable[[int, int], LogicalType]:
+    """Return a function that makes a type of this kind from the length in a declaration."""
     return lambda length, _: LogicalType(kind=kind, length=max(length, 0))
 
 

@@ -104,7 +104,7 @@ def _table_findings(connection: sqlite3.Connection, found: SqliteTable) -> Itera
             message=f"column {column}: its declaration names no type, and its values have no single type either",
             remedy=f"declare a type, or {WAY_OUT}",
             blocks=True,
-            details=tuple(_kind_examples(connection, found, column)),
+            details=tuple(_storage_class_examples(connection, found, column)),
         )
     for collation in found.foreign_collations:
         message = foreign_collation_message(collation)
@@ -121,7 +121,7 @@ def _table_findings(connection: sqlite3.Connection, found: SqliteTable) -> Itera
         )
 
 
-def _kind_examples(connection: sqlite3.Connection, found: SqliteTable, column: str) -> Iterator[str]:
+def _storage_class_examples(connection: sqlite3.Connection, found: SqliteTable, column: str) -> Iterator[str]:
     """Yield a description of one row for each storage class that a column contains."""
     keys = [k.name for k in found.key]
     names = ", ".join([*map(quote, keys), f"quote({quote(column)})"])
@@ -238,7 +238,7 @@ ROWS_MAX = 1_000_000
 
 
 def find_other_spellings(connection: sqlite3.Connection, schemas: Mapping[str, TableSchema]) -> Iterator[Finding]:
-    """Yield the foreign keys between captured tables whose rows refer to another spelling."""
+    """Yield findings about foreign keys between captured tables whose rows spell the parent's key differently."""
     for child in schemas.values():
         for key in child.foreign_keys:
             parent = schemas.get(key.referred_table)
@@ -247,11 +247,13 @@ def find_other_spellings(connection: sqlite3.Connection, schemas: Mapping[str, T
 
 
 def _has_text(parent: TableSchema, key: ForeignKey) -> bool:
+    """Return whether a foreign key refers to a text column, whose values may have several spellings."""
     kinds = {c.name: c.type.kind for c in parent.columns}
     return set(key.referred_columns) <= kinds.keys() and any(kinds[c] is Kind.TEXT for c in key.referred_columns)
 
 
 def _spelling_findings(connection: sqlite3.Connection, child: TableSchema, key: ForeignKey) -> Iterator[Finding]:
+    """Yield a finding if rows of a child table spell the parent's key differently."""
     table, parent = f"main.{quote(child.name)}", f"main.{quote(key.referred_table)}"
     pairs = [(quote(c), quote(p)) for c, p in zip(key.columns, key.referred_columns, strict=True)]
     parts = {

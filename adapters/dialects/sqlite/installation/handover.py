@@ -40,7 +40,7 @@ from venus.model import TableSchema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedTable:
-    """A registered table, and the table of this file; None = there is none."""
+    """A registered table of the other database, and the table of this file that continues it; None = there is none."""
 
     known: TableSchema
     here: SqliteTable | None
@@ -63,7 +63,7 @@ def plan_handover(
 
 
 def _find_table(known: TableSchema, dictionary: SqliteDictionary) -> ContinuedTable:
-    """Find the table here for a registered one. Another kind of database has another name for the heartbeat."""
+    """Find the table of this file for a registered one. Each kind of database names the heartbeat differently."""
     name = HEARTBEAT if known.is_heartbeat else known.name
     if name not in dictionary or (known.namespace != NAMESPACE and not known.is_heartbeat):
         return ContinuedTable(known=known, here=None)
@@ -74,7 +74,7 @@ def _find_table(known: TableSchema, dictionary: SqliteDictionary) -> ContinuedTa
 
 
 def _keep_types(known: TableSchema, declared: dict[str, str]) -> TableSchema:
-    """Return a description in which columns without a declared type keep their types, whatever their values are now."""
+    """Return the registered schema, so that columns without a declared type keep its types whatever they contain."""
     columns = [
         replace(c, source_type=declared[c.name]) if declared_type(declared.get(c.name, "TEXT")) is None else c
         for c in known.columns
@@ -116,7 +116,7 @@ def drop_capture(connection: sqlite3.Connection, *, logs: bool) -> list[str]:
 
 
 def position_sql(*, epoch: int, next_sequence: int, last_batch: int) -> str:
-    """Return the statement that continues the checkpoint of the other database."""
+    """Return the statement that sets the checkpoint row to the position of the other database."""
     return statement(
         "registry", "continue_at", epoch=str(epoch), next_sequence=str(next_sequence), last_batch=str(last_batch)
     )

@@ -110,7 +110,7 @@ class SqliteInstaller(SourceInstaller):
         return self._run_plan(lambda: self._install_steps(self._own_table_statements("upgrade"), include, exclude))
 
     def _run_plan(self, plan: Callable[[], list[InstallStep]]) -> list[InstallStep]:
-        """Plan and run in one transaction. Mark it, so that capture does not mistake it for the application's DDL."""
+        """Plan and run steps in one transaction, marked so that capture does not take it for the application's DDL."""
         self._on_change()
         with write_transaction(self._writer, self._file), note_own_changes(self._writer):
             steps = plan()
@@ -181,6 +181,7 @@ def removal_steps(connection: sqlite3.Connection, own_tables: Seq[str]) -> list[
 
 
 def _table_names(connection: sqlite3.Connection) -> dict[int, str]:
+    """Return the qualified names of all registered tables by table_id."""
     captured, out = read_registry(connection)
     return {table_id: c.schema.qualified_name for table_id, c in (captured | out).items()}
 
@@ -300,14 +301,14 @@ def read_registry(
 
 
 def _next_free_id(table_id: int, taken: Collection[int | None]) -> int:
-    """Return the next number that no object name of the application contains."""
+    """Return the first number, from `table_id` on, that is not in `taken`, the numbers in names of existing objects."""
     while table_id in taken:
         table_id += 1
     return table_id
 
 
 def own_step(sql: str) -> InstallStep:
-    """Return the step of a statement about VENUS's own tables."""
+    """Return the installation step that runs a statement about VENUS's own tables."""
     return InstallStep(table="venus", what=describe_statement(sql), sql=sql)
 
 
@@ -328,6 +329,7 @@ def _future_heartbeat(own_tables: Seq[str]) -> SqliteTable:
 
 
 def _new_table_steps(found: SqliteTable, table_id: int, rows: int) -> list[InstallStep]:
+    """Return the steps that capture a table for the first time."""
     schema, number_max = assign_numbers(replace(found.schema, table_id=table_id), 0)
     found = replace(found, schema=schema)
     steps = [_object_step(found, made) for made in build_capture_objects(found, table_id)]
@@ -336,6 +338,7 @@ def _new_table_steps(found: SqliteTable, table_id: int, rows: int) -> list[Insta
 
 
 def _object_step(found: SqliteTable, made: SqliteOwnObject, *, exists: bool = False) -> InstallStep:
+    """Return the step that creates an object of VENUS for this table."""
     return InstallStep(table=found.schema.qualified_name, what=f"{made.kind} {made.name}", sql=made.sql, exists=exists)
 
 
@@ -385,6 +388,7 @@ def _recapture_steps(how: SqliteTableComparison, present: DictionaryObjects, row
 
 
 def _statement_step(found: SqliteTable, sql: str) -> InstallStep:
+    """Return the step that runs a statement about a table or its old triggers."""
     return InstallStep(
         table=found.schema.qualified_name, what=describe_statement(sql).replace("trigger", "old trigger"), sql=sql
     )

@@ -163,6 +163,7 @@ def read_summary(connection: sqlite3.Connection) -> DictionarySummary:
 
 
 def _object_key(kind: str, name: str) -> str:
+    """Return the name by which a summary of the dictionary lists an object."""
     return f"{kind} {name}"
 
 

@@ -33,7 +33,7 @@ class SqliteOwnObject:
 def build_capture_objects(found: SqliteTable, table_id: int) -> list[SqliteOwnObject]:
     """Return the log table and the triggers of a table, in the order of creation."""
     log = log_table_name(table_id)
-    made = [SqliteOwnObject(kind="table", name=log, sql=_fill_block("log_table", found, log))]
+    made = [SqliteOwnObject(kind="table", name=log, sql=_render_block("log_table", found, log))]
     for block, letter in (("insert", "i"), ("key_change", "k"), ("update", "u"), ("delete", "d")):
         made.append(_build_trigger(block, f"venus_{letter}_{table_id:05}", found, log))
     for number, (collision, moved) in enumerate(_collision_conditions(found), 1):
@@ -57,11 +57,13 @@ def build_valve(table_id: int, limits: LogLimits) -> str:
 
 
 def _build_trigger(block: str, name: str, found: SqliteTable, log: str, **parts: str) -> SqliteOwnObject:
-    return SqliteOwnObject(kind="trigger", name=name, sql=_fill_block(block, found, log, trigger=quote(name), **parts))
+    return SqliteOwnObject(
+        kind="trigger", name=name, sql=_render_block(block, found, log, trigger=quote(name), **parts)
+    )
 
 
-def _fill_block(block: str, found: SqliteTable, log: str, **parts: str) -> str:
-    """Return a block of SQL with the parts of this table filled in."""
+def _render_block(block: str, found: SqliteTable, log: str, **parts: str) -> str:
+    """Return a named block of SQL with the names and keys of this table inserted."""
 
     def key_of(row: str) -> str:
         return ", ".join(f"{row}.{quote(k.name)}" for k in found.key)
@@ -81,7 +83,7 @@ def _fill_block(block: str, found: SqliteTable, log: str, **parts: str) -> str:
 
 
 def _collision_conditions(found: SqliteTable) -> list[tuple[str, str]]:
-    """Return, for each way to collide, the condition on a row x that REPLACE removes, and when an UPDATE does so."""
+    """Return two conditions for each way to collide: that REPLACE removes row x, and that this UPDATE may cause it."""
     ways = []
     for index in found.unique:
         if index.is_key and all(k.exact for k in found.key):
@@ -93,6 +95,7 @@ def _collision_conditions(found: SqliteTable) -> list[tuple[str, str]]:
 
 
 def _index_collision(index: UniqueIndex, found: SqliteTable) -> tuple[str, str]:
+    """Return two conditions: that row x collides with row NEW in this index, and that this UPDATE may cause it."""
     if index.columns and not index.where:
         equal = [
             f"x.{quote(c)} COLLATE {term.rpartition(' COLLATE ')[2]} = NEW.{quote(c)}"

@@ -1,1 +1,1 @@
-"""The steps of a switch in a MariaDB or MySQL database: writes rejected, rows read and converted, counters, mark."""
+"""The steps that switch the application to or from a MariaDB or MySQL database."""

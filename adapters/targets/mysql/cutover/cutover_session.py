@@ -1,4 +1,4 @@
-"""Cut-over of a MariaDB or MySQL database that follows, in one session, for adapters/cutover (`venus fallback`).
+"""Cut-over of the application to its former MariaDB or MySQL database, in one session (`venus fallback`).
 
 Rows are read as capture reads them, in bounded memory. Counters continue after the numbers in the rows *and* after
 those drawn at the other database. The application's foreign keys stay as they are. A query over the rows checks each of
@@ -38,7 +38,7 @@ _SECTION_BYTES = 1 << 30
 
 
 class MysqlRowConverter:
-    """Converter of rows into the database's form, by a temporary table of the same types."""
+    """Converter of rows to the values that the database would store, by a temporary table with the same types."""
 
     def __init__(self, session: MysqlSession, sql: MysqlRowSql, access: MysqlAccess) -> None:
         self._session = session
@@ -65,7 +65,7 @@ class MysqlRowConverter:
 
 
 class MysqlCutover(NumberedFollowerCutover):
-    """One session of a cut-over."""
+    """Session that cuts the application over to its former MariaDB or MySQL database."""
 
     DIALECT = "mysql"
 

@@ -1,4 +1,4 @@
-"""The values that columns of a MariaDB or MySQL database can hold (targets/way_back.py). Pure."""
+"""Which values the columns of a MariaDB or MySQL database can hold (targets/way_back.py). Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _LIMITS: Mapping[str, Callable[[MysqlDeclaredType], dict[str, Any]]] = {
 
 
 def limit_column(column: Column, declared: MysqlDeclaredType) -> ColumnLimits:
-    """Return the values that a column can hold: neither NaN nor infinity, and no year before 0."""
+    """Return the limits of a column's values: neither NaN nor infinity, and no year before 0."""
     limits = replace(travelling_limits(column), specials=frozenset())
     if declared.data_type in _BYTES and not declared.is_json:
         limits = replace(limits, bytes=_BYTES[declared.data_type])

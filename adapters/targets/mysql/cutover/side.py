@@ -1,12 +1,12 @@
-"""A MariaDB or MySQL database that may become the application's and be taken back (`venus cutover --fall-back`).
+"""A MariaDB or MySQL database as one of two between which the application switches (`venus cutover --fall-back`).
 
 Writes are rejected by triggers on each table, which read the record of this database: one row, locked by every
 transaction that writes. So a step is one transaction although DDL is not transactional: triggers, logs and VENUS's own
 tables are created before it, and each statement may be repeated. TRUNCATE fires no trigger.
 
-While a database follows, its triggers of capture stay, but do not log what VENUS applies. Foreign keys have no effect
-in VENUS's sessions. The application's triggers fire there, and cannot be switched off for a session, so they are
-obstacles.
+While a database follows the other one, it keeps its capture triggers, which do not log changes by VENUS. Foreign keys
+have no effect in VENUS's sessions. The application's triggers fire there, and cannot be switched off for a session, so
+they are obstacles.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def open_side(session: MysqlSession, opening: SideOpening) -> None:
 
 
 class MysqlSide(RelationalSide):
-    """One of the two databases; `target` is its role as a target, while it follows."""
+    """A MariaDB or MySQL database as one of two databases between which the application can switch."""
 
     _target: MysqlDatabase
     _session: MysqlSession
@@ -135,6 +135,7 @@ class MysqlSide(RelationalSide):
                 )
 
     def _table_differences(self, placed: MysqlPlacedTable) -> Iterator[str]:
+        """Yield the reasons why VENUS could not write to a table of the application, one line each."""
         table = self._tables.find(placed.name)
         if table is None:
             yield f"{placed.name} does not exist"
@@ -150,6 +151,7 @@ class MysqlSide(RelationalSide):
 
     @staticmethod
     def _unfilled_columns(placed: MysqlPlacedTable, table: MysqlTable, sent: set[str]) -> Iterator[str]:
+        """Yield the columns that make VENUS's rows impossible: NOT NULL without a default, and not sent."""
         for column in table.columns:
             is_filled = column.nullable or column.default_sql or column.identity
             if column.name not in sent and not is_filled and column.name not in table.expressions:
@@ -190,6 +192,7 @@ class MysqlSide(RelationalSide):
         return found
 
     def _find_own_columns(self, schema: TableSchema, table: MysqlTable) -> Iterator[NewSideObject]:
+        """Yield the columns that only this database has, with the number of rows whose value is not the default."""
         known = {c.name for c in schema.columns}
         for column in table.columns:
             if column.name not in known:
@@ -197,6 +200,7 @@ class MysqlSide(RelationalSide):
                 yield NewSideObject(table=schema.qualified_name, column=column.name, rows=rows)
 
     def _count(self, table: MysqlTable, condition: str) -> int:
+        """Count the rows that meet a condition, up to a limit."""
         query = side_sql("count_rows", table=table.sql, condition=condition, most=str(COUNTED_MAX))
         return int(self._session.rows(query)[0][0])
 
@@ -217,7 +221,7 @@ class MysqlSide(RelationalSide):
             return connections.describe_sessions(connection, "locking")
 
     def _create_triggers(self, schemas: Seq[TableSchema]) -> None:
-        """Create the triggers that are missing. Waits for transactions that have used the tables."""
+        """Create the missing triggers that reject writes. Waits for transactions that have used the tables."""
         there = {name for (name,) in self._session.rows(side_sql("rejecting"))}
         database = quote(self._session.database)
         statements = []

@@ -1,1 +1,1 @@
-"""The steps of a switch in an Oracle database: writes rejected, rows read and converted, counters, mark."""
+"""The steps that switch the application to or from an Oracle database."""

@@ -1,4 +1,4 @@
-"""Cut-over of an Oracle database that follows, in one session, for adapters/cutover (`venus fallback`).
+"""Cut-over of the application to its former Oracle database, in one session (`venus fallback`).
 
 Rows are read as capture reads them. Counters continue after the numbers in the rows *and* after those drawn at the
 other database. Foreign keys and triggers of the application were switched off while the database followed. They are
@@ -53,7 +53,7 @@ class OracleForeignKey:
 
 
 class OracleRowConverter:
-    """Converter of rows into the database's form, by a temporary table of the same types."""
+    """Converter of rows to the values that the database would store, by a temporary table with the same types."""
 
     def __init__(self, session: OracleTargetSession, sql: OracleTableStatements, access: OracleFollowerAccess) -> None:
         self._session = session
@@ -80,7 +80,7 @@ class OracleRowConverter:
 
 
 class OracleCutover(NumberedFollowerCutover):
-    """One session of a cut-over."""
+    """Session that cuts the application over to its former Oracle database."""
 
     DIALECT = DIALECT
 
@@ -116,6 +116,7 @@ class OracleCutover(NumberedFollowerCutover):
         open_side(self._session, opening)
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
+        """Validate the foreign keys that were enabled again; return those that the database rejects."""
         return check_switched_on(self._session)
 
     # -- checks ----------------------------------------------------------------------------------------------------
@@ -140,6 +141,7 @@ class OracleCutover(NumberedFollowerCutover):
         return found
 
     def _read_foreign_keys(self) -> list[OracleForeignKey]:
+        """Read the foreign keys of all tables of the user."""
         columns: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
         for child, name, owner, parent, *pair in self._session.rows(
             self.sql("references"), {"owner": self._session.schema}
@@ -175,7 +177,7 @@ class OracleCutover(NumberedFollowerCutover):
         return self._target.other_names
 
     def move_counter(self, own: Numbering, value: int, placed: OracleFollowerPlace | None) -> None:
-        """Let a sequence continue at a number. The sequence of an identity column is moved with its column."""
+        """Let a sequence continue at `value`. The sequence of an identity column is set by an ALTER of its column."""
         if value == own.next_value:
             return
         if own.name.startswith(_SYSTEM_SEQUENCE):
@@ -186,10 +188,10 @@ class OracleCutover(NumberedFollowerCutover):
         elif self._version is not None and self._version.restarts_sequences:
             self._session.run(self.sql("set_sequence", sequence=quote(own.name), value=str(value)))
         else:
-            self._draw(own, value)
+            self._draw_numbers(own, value)
 
-    def _draw(self, own: Numbering, value: int) -> None:
-        """Draw numbers until the sequence has reached `value`, or has passed it."""
+    def _draw_numbers(self, own: Numbering, value: int) -> None:
+        """Draw numbers of a sequence until it has reached or passed `value`: old servers cannot set it."""
         left = (value - own.next_value) // own.increment
         if left > _DRAWN_MAX:
             raise Refused(

@@ -21,7 +21,7 @@ _TEXTS = (Kind.TEXT, Kind.CHAR)
 
 
 def limit_column(column: Column, reading: OracleReading, sets: CharacterSets) -> ColumnLimits:
-    """Return the values that a column can hold: no infinite time, and no empty text outside of a LOB."""
+    """Return the limits of a column's values: no infinite time, and no empty text except in a LOB."""
     declared, kind = reading.declared, column.type.kind
     limits = replace(travelling_limits(column), type=declared.sql_type, specials=frozenset())
     if declared.data_type in ("NUMBER", "FLOAT") and kind is not Kind.BOOL:
@@ -43,6 +43,7 @@ def limit_column(column: Column, reading: OracleReading, sets: CharacterSets) ->
 
 
 def _number_limits(declared: OracleDeclaredType) -> dict[str, Any]:
+    """Return the lowest and the highest value of a NUMBER or FLOAT."""
     if declared.precision is None or declared.data_type == "FLOAT":
         return {"lowest": -_NUMBER_MAX, "highest": _NUMBER_MAX}
     scale = declared.scale or 0

@@ -1,13 +1,13 @@
-"""An Oracle database that may become the application's and be taken back (`venus cutover --fall-back`).
+"""An Oracle database as one of two between which the application switches (`venus cutover --fall-back`).
 
 Writes are rejected by triggers on each table, which read the record of this database. They are created before the step
 that needs them, because DDL ends its transaction; each statement may be repeated. Once the record rejects writes, VENUS
 waits for transactions that have written before, and again before it seals capture. Neither TRUNCATE nor a direct path
 load fires a trigger.
 
-While a database follows, its triggers of capture stay, but do not log what VENUS applies. No single session can switch
-off foreign keys and the application's triggers, so they are disabled. The statements that enable them again are stored
-first, and run before the database accepts writes.
+While a database follows the other one, it keeps its capture triggers, which do not log changes by VENUS. No single
+session can switch off foreign keys and the application's triggers, so they are disabled. The statements that enable
+them again are stored first, and run before the database accepts writes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def open_side(session: OracleTargetSession, opening: SideOpening) -> None:
 
 
 class OracleSide(RelationalSide):
-    """One of the two databases; `target` is its role as a target, while it follows."""
+    """An Oracle database as one of two databases between which the application can switch."""
 
     _target: OracleTargetDatabase
     _session: OracleTargetSession
@@ -153,6 +153,7 @@ class OracleSide(RelationalSide):
                     )
 
     def _table_differences(self, schema: TableSchema) -> Iterator[str]:
+        """Yield the reasons why VENUS could not write to a table of the application, one line each."""
         if schema.namespace != self._owner:
             yield f"{schema.qualified_name} is in another schema than that of VENUS's user"
             return
@@ -169,6 +170,7 @@ class OracleSide(RelationalSide):
         yield from self._unfilled_columns(schema, table, sent)
 
     def _unfilled_columns(self, schema: TableSchema, table: OracleTable, sent: Collection[str]) -> Iterator[str]:
+        """Yield the columns that make VENUS's rows impossible: virtual, or NOT NULL without a default and not sent."""
         for column in self._target.read_columns(self._session, schema.name):
             if column.name in sent and column.is_virtual:
                 yield f"{schema.name}.{column.name} is virtual and cannot be written"
@@ -207,6 +209,7 @@ class OracleSide(RelationalSide):
         return schema if schema.is_heartbeat else rename_table(schema, self._target.place(schema))
 
     def rename_tables(self, names: Collection[str], tables: Seq[TableSchema]) -> Collection[str]:
+        """Return these names of the other database in the form of this one; an unknown name stays."""
         rule = self._target.other_names
         there = [one.schema for one in self._tables.read_all()]
         known = {
@@ -215,6 +218,7 @@ class OracleSide(RelationalSide):
         return {known.get(name, name) for name in names}
 
     def _count(self, table: str, condition: str) -> int:
+        """Count the rows that meet a condition, up to a limit."""
         query = side_sql("count_rows", table=quote(table), condition=condition, most=str(COUNTED_MAX))
         return int(self._session.rows(query)[0][0])
 
@@ -232,25 +236,25 @@ class OracleSide(RelationalSide):
     def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
         captured = [schema for schema in tables if not schema.is_heartbeat]
         self._create_triggers(captured)
-        self._change(record)
+        self._change_record(record)
         try:
             self._wait_for_writers(captured)
         except LockTimeout:
-            self._change(replace(record, state=SideState.OPEN, switch=record.switch - 1))
+            self._change_record(replace(record, state=SideState.OPEN, switch=record.switch - 1))
             raise
 
     def describe_open_transactions(self) -> str:
         with closing(self._open_source()) as source:
             return source.capture.describe_blockers()
 
-    def _change(self, record: SideRecord) -> None:
-        """Store the record; wait for another process that changes it."""
+    def _change_record(self, record: SideRecord) -> None:
+        """Store the record; wait for a process that is changing it."""
         with transaction(self._session):
             self._session.run(side_sql("hold", seconds=_SECONDS))
             self.put_record(record)
 
     def _create_triggers(self, schemas: Seq[TableSchema]) -> None:
-        """Create the missing triggers; record each as VENUS's first."""
+        """Create the missing triggers that reject writes; first record each as an object of VENUS."""
         there = {name for name, status in self._session.rows(side_sql("rejecting")) if status == "ENABLED"}
         wanted = {
             f"VENUS_REJ_{letter}_{schema.table_id:05}": (event, quote(schema.name))
@@ -281,6 +285,7 @@ class OracleSide(RelationalSide):
         return dialect_statement("registry", block, **parts)
 
     def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
+        """End capture here permanently after the writers' transactions have ended, and store the record."""
         self._wait_for_writers([schema for schema in tables if not schema.is_heartbeat])
         return super().seal(record, epoch, tables)
 
@@ -329,15 +334,20 @@ class OracleSide(RelationalSide):
             if child in tables or parent in tables:
                 parts = {"table": quote(str(child)), "name": quote(str(name))}
                 check = side_sql("validate_key", **parts) if validated == "VALIDATED" else ""
-                self._note_off(str(name), side_sql("disable_key", **parts), side_sql("enable_key", **parts), check)
+                self._record_switched_off(
+                    str(name), side_sql("disable_key", **parts), side_sql("enable_key", **parts), check
+                )
         for table, owner, name in self._find_triggers():
             if table in tables:
                 parts = {"name": f"{quote(owner)}.{quote(name)}"}
                 where = f"{owner}.{name}"
-                self._note_off(where, side_sql("disable_trigger", **parts), side_sql("enable_trigger", **parts))
+                self._record_switched_off(
+                    where, side_sql("disable_trigger", **parts), side_sql("enable_trigger", **parts)
+                )
         self.keep_following()
 
-    def _note_off(self, name: str, switch_off: str, switch_on: str, check_on: str = "") -> None:
+    def _record_switched_off(self, name: str, switch_off: str, switch_on: str, check_on: str = "") -> None:
+        """Record an object to be disabled, with the statements that disable, enable and validate it."""
         values = {"name": name, "switch_off": switch_off, "switch_on": switch_on, "check_on": check_on}
         self._session.run(side_sql("note_switched_off"), values)
 

@@ -52,7 +52,7 @@ RETRY_MAX_S = 15.0
 
 
 class StagedApply:
-    """Scale-out apply to one target, up to a requested offset."""
+    """Scale-out apply to one target: tasks stage the changes below an offset, and one transaction merges them."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class StagedApply:
         self.staged = self.ordinary = 0
 
     def start(self) -> tuple[int, int]:
-        """Drop the stages of killed predecessors; return the applied offset and its epoch. Raises Refused."""
+        """Drop the staging tables of killed runs; return the applied offset and its epoch. Raises Refused."""
         with _LockedSession(self._target, self._stop) as opened:
             opened.drop_stages()
             position = opened.catalogue.position
@@ -102,12 +102,12 @@ class StagedApply:
         return False
 
     def apply_up_to(self, end: int) -> None:
-        """Apply everything below `end` and retry after transient errors. Raises all others."""
+        """Apply every change below `end`, and retry after transient errors. Raises all other errors."""
         with self._lock:
             self._apply_up_to(end)
 
     def report_switch(self) -> None:
-        """Report an unfinished switch of the application, or its end, while no changes arrive. Cheap to call often."""
+        """Report to the broker that a switch of the application is unfinished or has ended. Cheap to call often."""
         if self._describe_switch() != self._switch and self._lock.acquire(blocking=False):
             try:
                 self._try_apply(0)
@@ -119,6 +119,7 @@ class StagedApply:
                 self._lock.release()
 
     def _apply_up_to(self, end: int) -> None:
+        """Do the work of `apply_up_to` until it is done or stopped, while the caller holds the lock."""
         wait_s = PAUSE_S
         while not self._stop.is_set():
             try:
@@ -138,7 +139,7 @@ class StagedApply:
         self._disconnect()
 
     def _try_apply(self, end: int) -> bool:
-        """Make one attempt; return False to try again."""
+        """Try once to apply every change below `end`; return False if the target is paused."""
         with _LockedSession(self._target, self._stop) as opened:
             self._loop.log_constraints(self._target.constraints_text(is_deferred=opened.defer))
             self._subscribe(opened)
@@ -164,7 +165,7 @@ class StagedApply:
     # -- the broker's view of this group ---------------------------------------------------------------------------
 
     def _subscribe(self, opened: _LockedSession) -> None:
-        """Connect as the group without taking increments: the broker then keeps them and knows the applied offset."""
+        """Connect as the target's group without reading: the broker learns the applied offset and keeps the rest."""
         if self._subscriber is None:
             subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1)
             try:
@@ -182,6 +183,7 @@ class StagedApply:
         self._acknowledge(opened)
 
     def _acknowledge(self, opened: _LockedSession) -> None:
+        """Acknowledge the applied offset, and report the state of the tables to the broker."""
         assert self._subscriber is not None
         missing = self._target.count_unaccounted(opened.session)
         if missing:
@@ -197,6 +199,7 @@ class StagedApply:
         self._subscriber.report(replace(condition, tables=tables, figures=figures))
 
     def _count_rows(self, opened: _LockedSession) -> None:
+        """Read the approximate row counts of the tables if that is due."""
         now_us = time.time_ns() // 1000
         if now_us - self._counted_at_us >= ROWS_EVERY_S * 1e6:
             self._row_counts, self._counted_at_us = self._target.read_row_counts(opened.session), now_us
@@ -209,7 +212,7 @@ class StagedApply:
     # -- the two paths ---------------------------------------------------------------------------------------------
 
     def _stage(self, opened: _LockedSession, end: int) -> bool:
-        """Let tasks stage everything, then merge it; return False if the ordinary path has to apply it."""
+        """Stage every change below `end` by tasks and merge them; return False if the ordinary path must apply them."""
         start = opened.catalogue.position.offset
         tasks = opened.build_tasks(start, end, self._settings.apply.load_workers)
         receipts = sorted(self._runner.run(stage_range, tasks), key=lambda r: r.start)
@@ -233,18 +236,18 @@ class StagedApply:
         return True
 
     def _apply_ordinarily(self, end: int) -> None:
-        """Follow like any other apply loop until `end` is applied and no table is still catching up or resyncing."""
+        """Run the ordinary apply loop until `end` is applied and no table is still catching up or resyncing."""
         self._disconnect()
         inner = threading.Event()
 
-        def report_if_asked(found: ApplyReport) -> None:
+        def report_and_stop_at_end(found: ApplyReport) -> None:
             if self._report is not None:
                 self._report(found)
             tending = any(table.state == CATCHUP for table in found.held)
             if self._stop.is_set() or (found.offset >= end and not tending and not self._is_resyncing()):
                 inner.set()
 
-        run_apply(self._settings, self._name, inner, report_if_asked, describe_switch=self._describe_switch)
+        run_apply(self._settings, self._name, inner, report_and_stop_at_end, describe_switch=self._describe_switch)
         self._switch = ""  # the session's end also ends the reports
         self.ordinary += 1
 
@@ -257,7 +260,7 @@ class StagedApply:
 
 
 class _LockedSession:
-    """One session with the locked target, and its catalogue."""
+    """One session that has locked the target, and a copy of VENUS's own tables there."""
 
     def __init__(self, target: PostgresDatabase, stop: threading.Event) -> None:
         self._target = target
@@ -286,7 +289,7 @@ class _LockedSession:
         return not (catalogue.held_tables() or catalogue.parked or catalogue.sweeps)
 
     def build_tasks(self, start: int, end: int, workers: int) -> list[StageTask]:
-        """Divide the offsets into pieces, with one task for each."""
+        """Divide the offsets from `start` to `end` into ranges, and return a staging task for each range."""
         target, catalogue = self._target, self.catalogue
         tables = {
             t.table_id: target.place(catalogue.schema(t.table_id, t.schema_version)) for t in catalogue.tables.values()
@@ -312,7 +315,7 @@ class _LockedSession:
         return [replace(whole, start=bounds[i], end=bounds[i + 1]) for i in range(pieces)]
 
     def merge_receipts(self, receipts: Sequence[StageReceipt], end: int) -> None:
-        """Merge all staged changes in order and move the applied offset, in one transaction."""
+        """Merge all staged changes in order and move the applied offset to `end`, in one transaction."""
         session, target = self.session, self._target
         assert [r.end for r in receipts[:-1]] == [r.start for r in receipts[1:]]
         assert receipts[-1].end == end
@@ -332,7 +335,7 @@ class _LockedSession:
         self.catalogue.record_position(end, receipts[-1].epoch)
 
     def _merge_texts(self, staged: StagedTable) -> list[str]:
-        """Return the statements that merge the staging tables of one table."""
+        """Return the statements that merge the staging tables of one table into that table."""
         state = self.catalogue.tables[staged.table_id]
         sql = self.catalogue.sql(self._target, staged.table_id, state.schema_version)
         texts = [sql.text("delete_staged", stage=staged.gone, staged=str(staged.changes))] if staged.gone else []
@@ -351,6 +354,7 @@ class _LockedSession:
         ]
 
     def _advance_text(self, receipts: Sequence[StageReceipt], end: int) -> str:
+        """Return the statement that moves the applied offset to `end` if it still has its expected value."""
         position, last = self.catalogue.position, receipts[-1]
         beats = [r.heartbeat_us for r in receipts if r.heartbeat_us is not None]
         return self._target.own_text(

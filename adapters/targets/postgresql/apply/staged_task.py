@@ -40,7 +40,7 @@ WAIT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTask:
-    """One piece of a micro-batch; can be pickled and sent to another process or machine."""
+    """Task that stages one range of a micro-batch's offsets; can be pickled and sent to another machine."""
 
     url: str | SecretStr = field(repr=False)
     broker: str
@@ -93,7 +93,7 @@ def stage_prefix(group: str) -> str:
 
 
 def stage_range(task: StageTask) -> StageReceipt:
-    """Stage one piece; may be repeated after any failure."""
+    """Read a task's range of the queue, and write its changes to staging tables. May be repeated after a failure."""
     gathered = _TaskChanges(task)
     with Subscriber(
         task.broker, task.business, f"{task.group}/stage {uuid.uuid4().hex}", credit_bytes=CREDIT_BYTES, transient=True
@@ -146,10 +146,12 @@ class _TaskChanges:
         self._at, self._last = max(self._at, piece.end), piece
 
     def _find_version(self, table_id: int) -> int | None:
+        """Return the version of a table that this task can stage; None if the target does not have the table."""
         placed = self._task.tables.get(table_id)
         return placed.schema.version if placed is not None else None
 
     def _add_section(self, role: SectionRole, section: TableChanges, offset: int) -> None:
+        """Add the changes of a section, or record in `unusual` why a task cannot stage them."""
         task = self._task
         if role is not SectionRole.ROWS:
             self.unusual = f"offset {offset}: {section.kind.name} of table {section.table_id}"
@@ -165,6 +167,7 @@ class _TaskChanges:
         self._parts.setdefault(section.table_id, []).append(rows.where(np.asarray(within, dtype=np.bool_)))
 
     def _predicate(self, placed: PlacedTable) -> Predicate | None:
+        """Return the row filter of a table; None = every row."""
         text = self._task.predicates.get(placed.schema.table_id, "")
         return compile_predicate(text, source_of(placed.schema)) if text else None
 
@@ -190,6 +193,7 @@ class _TaskChanges:
         )
 
     def _write_table(self, session: TargetSession, table_id: int, rows: RowChanges) -> StagedTable:
+        """Write the net changes of one table to new staging tables, and return the names of these."""
         placed = self._task.tables[table_id]
         sql, layout = RowSql(placed, self._task.group), Layout.of(placed.schema)
         stem = f"{OWN_SCHEMA}.{stage_prefix(self._task.group)}{uuid.uuid4().hex[:16]}_{table_id}"
@@ -204,5 +208,6 @@ class _TaskChanges:
 
 
 def _create_stage(session: TargetSession, stage: str, columns: str, table: str, lines: bytes) -> None:
+    """Create a staging table with these columns of `table`, and COPY lines into it."""
     session.run(statement("staged", "create_stage", stage=stage, columns=columns, table=table))
     session.copy_in(statement("apply", "copy_in", table=stage, columns=columns), lines)

@@ -44,7 +44,7 @@ _CONVERTED = "venus_converted"
 
 
 class PostgresRowConverter:
-    """Converter of rows into the target's form, by a temporary table of the same types without constraints."""
+    """Converter of rows into the target's form: COPY into a temporary table without constraints, and out again."""
 
     def __init__(self, session: TargetSession, placed: PlacedTable) -> None:
         self._session = session
@@ -81,6 +81,7 @@ class _RowChunks:
         self._size = 0
 
     def write(self, data: bytes) -> int:
+        """Buffer COPY output, and pass it to `take` when some megabytes have arrived."""
         self._parts.append(bytes(data))
         self._size += len(data)
         if self._size >= _CHUNK_BYTES:
@@ -88,6 +89,7 @@ class _RowChunks:
         return len(data)
 
     def flush(self) -> None:
+        """Pass the complete lines to `take`, and keep the rest."""
         text = b"".join(self._parts)
         end = text.rfind(b"\n") + 1
         if end:
@@ -120,7 +122,7 @@ def find_missing_inheritance(session: TargetSession, placed: Sequence[PlacedTabl
 
 
 class PostgresCutover(RelationalCutover):
-    """One session of a cut-over."""
+    """One session of the cut-over of a PostgreSQL target."""
 
     _target: PostgresDatabase
     _session: TargetSession
@@ -155,13 +157,16 @@ class PostgresCutover(RelationalCutover):
 
     @property
     def _all_tables(self) -> list[PlacedTable]:
+        """The tables of the target, as `read_tables` has found them."""
         return [placed for placed, _ in self._placed.values()]
 
     @property
     def _created_tables(self) -> list[PlacedTable]:
+        """The tables that VENUS has created at the target."""
         return [placed for placed, created in self._placed.values() if created]
 
     def find_differences(self) -> list[CutoverObstacle]:
+        """Return the inheritance of the source that the target lacks."""
         return list(find_missing_inheritance(self._session, self._all_tables))
 
     def find_schema_differences(self) -> list[SchemaDifference]:
@@ -189,6 +194,7 @@ class PostgresCutover(RelationalCutover):
     # -- the hand-over ---------------------------------------------------------------------------------------------
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
+        """Enable foreign key actions, domain checks, strict identities; return what is rejected or stays NOT VALID."""
         limit_lock_waits(self._session, TIDY_TIMEOUT_MS)  # otherwise writers of the application would queue
         warnings = self._recreate_references(invalid, acting=True) + guarantees.add_domain_checks(
             self._session, self._created_tables
@@ -203,6 +209,7 @@ class PostgresCutover(RelationalCutover):
         set_identity_mode(self._session, self._created_tables, numberings, how="BY DEFAULT")
 
     def _recreate_references(self, invalid: Collection[str], *, acting: bool) -> list[str]:
+        """Recreate VENUS's foreign keys, with actions if `acting`; return those that the target refuses."""
         there = guarantees.read_foreign_keys(self._session, self._all_tables)
         owed = guarantees.plan_references(self._all_tables, self._created_tables)
         return guarantees.recreate_references(self._session, there, owed, invalid, acting=acting)
@@ -214,7 +221,7 @@ _BIGINT_MAX = 2**63 - 1
 def set_counters(
     session: TargetSession, placed: Sequence[PlacedTable], numberings: Sequence[Numbering]
 ) -> list[CounterSetting]:
-    """Set the counters of all tables, then the free sequences. Raises Refused for two sequences of one name."""
+    """Set the counters of all columns, then the sequences that belong to no column. Raises Refused if names collide."""
     of_column = {(n.namespace, n.table, n.column): n for n in numberings if n.table}
     found = []
     for one in placed:
@@ -227,7 +234,7 @@ def set_counters(
 
 
 def name_free_sequences(numberings: Sequence[Numbering], any_table: PlacedTable) -> dict[str, Numbering]:
-    """Return the sequences that belong to no column by their quoted names at the target. Raises Refused. Pure."""
+    """Return the sequences that belong to no column, by their quoted names at the target. Raises Refused. Pure."""
     dialect, rule = any_table.schema.source_dialect, any_table.rule
     found: dict[str, Numbering] = {}
     for one in numberings:
@@ -244,6 +251,7 @@ def name_free_sequences(numberings: Sequence[Numbering], any_table: PlacedTable)
 def _set_column_counter(
     session: TargetSession, placed: PlacedTable, column: Column, known: Numbering | None
 ) -> list[CounterSetting]:
+    """Let a column's counter continue after its rows and after `known`, the source's; return [] without a counter."""
     quoted_name = placed.column(column.name)
     name = placed.fold(column.name)
     row = session.row(cutover_sql("counter"), {"table": placed.sql, "column": name})
@@ -265,6 +273,7 @@ def _set_column_counter(
 
 
 def _setval(session: TargetSession, sequence: str, value: int, where: str) -> None:
+    """Let a sequence continue at `value`. Raises Refused, with `where` in the message."""
     try:
         session.run(cutover_sql("set_counter"), {"sequence": sequence, "value": value})
     except TargetError as error:

@@ -63,7 +63,10 @@ _UNIQUE_CONSTRAINT = "u"
 def find_schema_differences(
     session: TargetSession, placed: Sequence[PlacedTable], created: Collection[int]
 ) -> list[SchemaDifference]:
-    """Compare every table; `created` = those that VENUS has created, whose foreign keys the cut-over recreates."""
+    """Return where tables at the target differ from the source's descriptions.
+
+    Missing or altered foreign keys of `created`, the tables that VENUS made, are left out: the cut-over recreates them.
+    """
     there = {one.qualified_name for one in placed}
     keys = read_foreign_keys(session, placed)
     owed = plan_references(placed, placed)
@@ -86,6 +89,7 @@ def _table_differences(
     ends: dict[ObjectPlace, str],
     wanted: dict[ObjectPlace, str],
 ) -> list[ObjectDifference]:
+    """Compare the objects of one table; `ends`: its foreign keys at the target, `wanted`: those at the source."""
     here = {place: text for place, text in _read_objects(session, one).items() if place[0] != REFERENCE} | ends
     definitions = _read_target_definitions(session, one) | wanted
     expected = [*column_objects(one), *list_objects(one, there, acting=True)]
@@ -104,7 +108,7 @@ def _reference_place(reference: PlacedForeignKey) -> ObjectPlace:
 
 
 def _with_target_definition(part: TableObject, definitions: dict[ObjectPlace, str]) -> TableObject:
-    """Return the part with its definition at this target; a part without a definition is compared by name only."""
+    """Return an object with its definition as this target writes it; without one, only names are compared."""
     if part.kind not in (INDEX, CHECK, REFERENCE, DEFAULT):
         return part
     return replace(part, definition=definitions.get((part.kind, part.name), ""))
@@ -122,7 +126,7 @@ def _to_schema_difference(placed: PlacedTable, found: ObjectDifference) -> Schem
 
 
 def _read_objects(session: TargetSession, placed: PlacedTable) -> dict[ObjectPlace, str]:
-    """Read the objects and columns of a table."""
+    """Return the definitions of a table's columns, keys, indexes and constraints, by kind and name."""
     found = read_objects(session, placed)
     keys = session.rows(statement("dictionary", "unique_keys"), {"table": placed.sql})
     return found | dict(existing_columns(placed, existing.read_columns(session, placed), (names for (names,) in keys)))
@@ -146,11 +150,13 @@ def _read_target_definitions(session: TargetSession, placed: PlacedTable) -> dic
 
 
 def _object_statements(scratch: PlacedTable) -> Iterator[str]:
+    """Yield the statements that create the indexes and checks of a temporary table."""
     yield from (index_sql(scratch, index, ConstraintNames(())) for index in scratch.schema.indexes)
     yield from (check_sql(scratch, check, ConstraintNames(()))[0] for check in scratch.schema.checks)
 
 
 def _try_statement(session: TargetSession, text: str) -> None:
+    """Run a statement under a savepoint; log an error of the target, and continue."""
     session.run("SAVEPOINT venus_definitions")
     try:
         session.run(f"{text}; RELEASE SAVEPOINT venus_definitions")
@@ -162,6 +168,7 @@ def _try_statement(session: TargetSession, text: str) -> None:
 
 
 def _domain_differences(session: TargetSession, placed: PlacedTable, own: OwnType) -> Iterator[SchemaDifference]:
+    """Yield the constraints that a domain lacks at the target, as differences of a table that uses it."""
     for what, mend in own_types.missing_constraints(session, placed, own):
         yield SchemaDifference(table=placed.schema.qualified_name, what=what, statement=mend, blocks=True)
 
@@ -186,7 +193,7 @@ class TargetForeignKey:
 
     @property
     def ends(self) -> Ends:
-        """The identity of a foreign key, regardless of its name."""
+        """Tables and columns at both ends, which identify a foreign key regardless of its name."""
         return self.child, self.columns, self.parent, self.referred
 
     @property
@@ -228,7 +235,7 @@ def count_orphans(
 
 
 def foreign_key_ends(reference: PlacedForeignKey) -> Ends:
-    """Return the ends of a foreign key that VENUS creates."""
+    """Return the tables and columns at both ends of a foreign key that VENUS creates."""
     return _to_foreign_key(reference).ends
 
 
@@ -267,9 +274,9 @@ def recreate_references(
     *,
     acting: bool,
 ) -> list[str]:
-    """Recreate VENUS's foreign keys with or without the source's actions, and validate them.
+    """Recreate VENUS's foreign keys, with the source's actions if `acting`; return those that the target refuses.
 
-    `invalid` names those that rows violate: these hold for new rows only. Return those that the target refused.
+    Keys in `invalid` are not validated, because rows violate them: these keys hold for new rows only.
     """
     named = {f.ends: f.name for f in there}
     warnings = []
@@ -294,7 +301,7 @@ def unvalidated_checks(session: TargetSession, placed: Sequence[PlacedTable]) ->
 
 
 def add_domain_checks(session: TargetSession, created: Sequence[PlacedTable]) -> list[str]:
-    """Add the domain checks that are NOT VALID at the source; return those the target refused. May be repeated."""
+    """Add the domain checks that are NOT VALID at the source; return those that the target refuses. May be repeated."""
     refused = []
     for drop, add in later_checks(created):
         try:

@@ -6,7 +6,7 @@ table, so the application's writes end with the transaction that creates the tri
 While a database follows, its triggers of capture stay, but do not log changes by its pipeline's sessions, which set
 venus.follows (session.py). Changes by another pipeline are logged or rejected like those of the application. The
 application's foreign keys and triggers do not fire in the pipeline's sessions (session_replication_role = replica), so
-nothing has to be switched off, or could be left so.
+nothing has to be switched off and on again.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def open_side(session: TargetSession, opening: SideOpening) -> None:
 
 
 class PostgresSide(RelationalSide):
-    """One of the two databases; `target` is its role as a target, while it follows."""
+    """A PostgreSQL database as one of the two between which the application can switch."""
 
     _target: PostgresDatabase
     _session: TargetSession
@@ -109,9 +109,10 @@ class PostgresSide(RelationalSide):
         return list(self._find_obstacles([s for s in tables if not s.is_heartbeat]))
 
     def _find_obstacles(self, tables: Seq[TableSchema]) -> Iterator[CutoverObstacle]:
+        """Yield what prevents VENUS from applying changes to these tables, e.g. missing rights or other columns."""
         session, place = self._session, self._target.description
         (role,) = session.row(side_sql("role")) or ("this role",)
-        if not self._may_replicate():
+        if not self._try_replica_role():
             yield CutoverObstacle(
                 what=f"{place}: {role} may not set session_replication_role, so the application's triggers would fire",
                 remedy=f"GRANT SET ON PARAMETER session_replication_role TO {role}",
@@ -145,8 +146,8 @@ class PostgresSide(RelationalSide):
                 remedy=f"ALTER ROLE {role} BYPASSRLS",
             )
 
-    def _may_replicate(self) -> bool:
-        """Return whether the role may set session_replication_role."""
+    def _try_replica_role(self) -> bool:
+        """Set session_replication_role for a moment; return whether the role may do so."""
         may = try_replica_role(self._session)
         with suppress(TargetError):  # RESET needs the same right
             self._session.run("RESET session_replication_role")
@@ -166,6 +167,7 @@ class PostgresSide(RelationalSide):
         return [*self._find_own_columns(tables), *self._find_own_tables(tables, others)]
 
     def _find_own_columns(self, tables: Seq[TableSchema]) -> Iterator[NewSideObject]:
+        """Yield the columns that only this database has, with the number of rows whose value is not the default."""
         there = self._read_present(tables)
         for schema in tables:
             table = there.get((schema.namespace, schema.name))
@@ -183,6 +185,7 @@ class PostgresSide(RelationalSide):
                     yield NewSideObject(table=schema.qualified_name, column=column.name, rows=rows)
 
     def _find_own_tables(self, tables: Seq[TableSchema], others: Collection[str]) -> Iterator[NewSideObject]:
+        """Yield the tables in the schemas of `tables` that `others` lacks, with their numbers of rows."""
         namespaces = {schema.namespace for schema in tables if not schema.is_heartbeat}
         with closing(self._connect()) as connection:
             present = application_tables(read_all_tables(connection))
@@ -194,9 +197,11 @@ class PostgresSide(RelationalSide):
                 yield NewSideObject(table=f"{namespace}.{name}", rows=rows)
 
     def _count(self, text: str) -> int:
+        """Run a query that counts, and return the number."""
         return int(self._session.rows(text)[0][0])
 
     def _read_present(self, tables: Seq[TableSchema]) -> dict[tuple[str, str], PostgresTable]:
+        """Return the present descriptions of these tables from the dictionary, by schema and name."""
         with closing(self._connect()) as connection, connection.snapshot():
             return read_present_tables(connection, [t for t in tables if not t.is_heartbeat])
 
@@ -231,6 +236,7 @@ class PostgresSide(RelationalSide):
                     session.run(side_sql(block, table=relation))
 
     def _has_other_pipelines(self) -> bool:
+        """Return whether another pipeline of VENUS may write to this database."""
         with closing(self._connect()) as connection:
             found = OtherPipelines.read(connection, read_own_tables(connection))
         return any(group != self._target.group for group in found.groups)
@@ -247,6 +253,7 @@ class PostgresSide(RelationalSide):
         return source_state(state), self._find_waiting(tables)
 
     def _find_waiting(self, tables: Iterable[TableSchema]) -> list[str]:
+        """Return the tables whose log has changes that capture has not read."""
         session = self._session
         return [
             schema.qualified_name
@@ -277,7 +284,7 @@ class PostgresSide(RelationalSide):
             return plan_handover(connection, tables, released)
 
     def _connect(self) -> PostgresConnection:
-        """Connect as capture does."""
+        """Connect to this database with the settings of capture."""
         source = self._settings.source.url.get_secret_value()
         url = replace_own_options(self._target.url, source, f"url of {self.name}")
         columns = ColumnChoice.from_settings(self._settings)

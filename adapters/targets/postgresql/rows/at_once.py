@@ -44,7 +44,7 @@ def apply_at_once(
     *,
     defer_constraints: bool,
 ) -> bool:
-    """Apply whole cuts in one string; return False if that is not possible and nothing was changed."""
+    """Apply whole cuts by one string of SQL; return False if that is not possible and nothing was changed."""
     shot = _SingleString(target, catalogue)
     if not all(shot.try_add(piece) for piece in pieces):
         return False
@@ -62,7 +62,7 @@ def apply_at_once(
 
 
 class _SingleString:
-    """The statements that one string will contain."""
+    """Builder of a whole transaction in one string, from keyed statements for small changes."""
 
     def __init__(self, target: RelationalDatabase, catalogue: TargetCatalogue) -> None:
         self._target = target
@@ -74,7 +74,7 @@ class _SingleString:
         self._counts = ChangeCounts(catalogue)
 
     def try_add(self, piece: CutPiece) -> bool:
-        """Add an increment; return False if this path cannot apply it."""
+        """Add the changes of an increment; return False if only the ordinary path can apply it."""
         if piece.rows is not None:
             return False
         if any((s.table_id, s.version) not in self._catalogue.schemas for s in piece.batch.schemas):
@@ -88,6 +88,7 @@ class _SingleString:
         return True
 
     def _try_add_rows(self, table_id: int, section: TableChanges, offset: int) -> bool:
+        """Add the changes of one table; return False if only the ordinary path can apply them."""
         catalogue = self._catalogue
         if table_id in catalogue.parked or catalogue.is_recording(table_id):
             return False

@@ -72,7 +72,7 @@ class CopyTexts:
 
 
 def build_staged(rows: RowChanges, layout: Layout) -> StagedChanges:
-    """Return net changes with their lines for the staging tables."""
+    """Return net changes with their COPY lines for the staging tables."""
     live, gone = rows.where(~rows.is_deleted), rows.where(rows.is_deleted)
     return StagedChanges(
         rows=rows,
@@ -139,7 +139,7 @@ class RowMerger:
         return self._can_divide(pending.table_id) and not pending.has_waiting_deletes
 
     def _write_piece(self, pending: PendingChanges, form: CopyTexts) -> None:
-        """Write a piece, in the background thread."""
+        """Write a piece of a cut to the table, or to its staging tables."""
         with halt_on_refusal(self._session, pending.table_id):
             staged = form.staged
             if form.new is not None and not self._try_copy(pending, form.new_lines, len(form.new)):
@@ -155,6 +155,7 @@ class RowMerger:
                 pending.live_staged = pending.gone_staged = 0
 
     def _can_divide(self, table_id: int) -> bool:
+        """Return whether the caller allows cuts of this table to be merged piece by piece."""
         return self._whole is not None and table_id not in self._whole
 
     def _can_merge_pieces(self, table_id: int) -> bool:
@@ -196,6 +197,7 @@ class RowMerger:
         return none if 0 < len(rest) <= self._keyed_max and self._try_keyed(pending, rest) else rest
 
     def _try_keyed(self, pending: PendingChanges, rows: RowChanges) -> bool:
+        """Write changes by keyed statements; return False, and write nothing, if the target refuses one."""
         try:
             text = keyed_statements(self._session, pending.sql, pending.layout, rows)
         except Refusal:
@@ -227,6 +229,7 @@ class RowMerger:
     # -- through staging tables ------------------------------------------------------------------------------------
 
     def _stage(self, pending: PendingChanges, form: StagedChanges) -> None:
+        """COPY changes into the staging tables, created or emptied at first use. Raises RowsRefused."""
         sql = pending.sql
         if not pending.is_staged:
             used = f"; TRUNCATE {sql.stage}, {sql.key_stage}" if sql.stage in self._used else ""
@@ -249,7 +252,10 @@ class RowMerger:
             ) from refusal
 
     def _merge_stage(self, pending: PendingChanges) -> None:
-        """Try upsert, upsert of distinct keys, rotation, upsert of changed rows. Raises RowsRefused if all fail."""
+        """Merge the staging tables into the table by the first of four ways that succeeds. Raises RowsRefused.
+
+        The ways are: upsert, upsert of distinct keys, delete and insert, upsert of changed rows.
+        """
         sql = pending.sql
         gone, live = str(pending.gone_staged), str(pending.live_staged)
         deletes = [sql.text("delete_staged", stage=sql.key_stage, staged=gone)] if pending.gone_staged else []
@@ -302,6 +308,7 @@ class RowMerger:
     # -- refused rows ----------------------------------------------------------------------------------------------
 
     def _new_search(self, pending: PendingChanges) -> RefusedRowSearch:
+        """Return a search for the refused rows of a table."""
         return RefusedRowSearch(session=self._session, sql=pending.sql, layout=pending.layout, limit=self._suspects_max)
 
     def _read_staged(self, pending: PendingChanges) -> Iterator[RowChanges]:
@@ -316,4 +323,5 @@ class RowMerger:
 
     @staticmethod
     def _rows_refused(pending: PendingChanges, refusal: Refusal, suspects: list[RefusedChange]) -> RowsRefused:
+        """Return the error for a table's refused rows, with the message of the first suspect."""
         return RowsRefused(pending.table_id, suspects[0].summary if suspects else refusal.summary, suspects)

@@ -35,6 +35,7 @@ class RefusedRowSearch:
     def _search_by_halving(
         self, parts: Iterable[RowChanges], first: Sequence[str], *, into_target: bool
     ) -> list[RefusedChange]:
+        """Return the refused changes; try the rows in a staging table or, with `into_target`, in the table itself."""
         found: list[RefusedChange] = []
         self.session.run("; ".join(["SAVEPOINT venus_search", self.sql.create_probe, *first]))
         try:

@@ -44,7 +44,7 @@ class ConstraintNames:
             self._taken |= {(one.namespace, one.name), (one.namespace, key), (_table_space(one), key)}
 
     def take(self, placed: PlacedTable, wanted: str, parts: Sequence[str], suffix: str, *, local: bool = False) -> str:
-        """Return the source's own name if it is free, otherwise one made of table and columns.
+        """Return and reserve a free name: the source's own name, otherwise one made of table and columns.
 
         `local` means that only the constraints of its table share the name space.
         """
@@ -111,7 +111,7 @@ class PlacedForeignKey:
     name: str
 
     def add(self, *, acting: bool) -> str:
-        """Return the statement that adds it as NOT VALID; `acting` includes the source's actions."""
+        """Return the statement that adds the foreign key as NOT VALID; `acting` includes the source's actions."""
         actions = ""
         if acting:
             actions += f" ON DELETE {self.key.on_delete}" if self.key.on_delete else ""
@@ -130,7 +130,7 @@ class PlacedForeignKey:
 
     @property
     def drop(self) -> str:
-        """The statement that drops it if it exists."""
+        """The statement that drops the foreign key if it exists."""
         return f"ALTER TABLE {self.placed.sql} DROP CONSTRAINT IF EXISTS {quote(self.name)}"
 
 
@@ -167,7 +167,7 @@ _UNNAMED = frozenset({INDEX, CHECK, REFERENCE, KEY})
 
 
 class ObjectProblem(Enum):
-    """The ways in which a part of a table may differ."""
+    """The ways in which an object of a table (column, index, constraint) may differ from the source."""
 
     MISSING = "is missing"
     ALTERED = "differs"
@@ -175,7 +175,7 @@ class ObjectProblem(Enum):
 
 
 class ObjectCategory(Enum):
-    """Category of an object of a table."""
+    """Category of an object of a table: its columns, their properties, indexes and constraints."""
 
     COLUMN = "column"
     TYPE = "type"
@@ -241,7 +241,7 @@ NONE: Mapping[ObjectPlace, TableObject] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectDifference:
-    """A part of a table that differs; `definition`: what the target has under that name."""
+    """An object of a table that differs from the source; `definition`: what the target has under that name."""
 
     part: TableObject
     problem: ObjectProblem
@@ -250,7 +250,7 @@ class ObjectDifference:
 
     @property
     def blocks(self) -> bool:
-        """Whether the target guarantees less than the source."""
+        """Whether the target guarantees less than the source, which forbids a cut-over."""
         return RULES[self.part.category, self.problem]
 
 
@@ -261,11 +261,11 @@ def compare_objects(
     *,
     exact: bool,
 ) -> list[ObjectDifference]:
-    """Return the differing parts in their order, then those that only the target has.
+    """Return the expected objects that the target lacks or has altered, then those that only the target has.
 
-    A part is found by its definition, otherwise by its name. `others` are parts that only the target may have. `exact`
-    means that definitions are in the form of this target's dictionary; otherwise a part also counts as present under a
-    name that a load may have given it.
+    An object is found by its definition, otherwise by its name. `others` are objects that only the target may have.
+    `exact` means that definitions are in the form of this target's dictionary; otherwise an object also counts as
+    present under a name that a load may have given it.
     """
     left = dict(here)
     found, unmatched = [], []
@@ -286,6 +286,7 @@ def compare_objects(
 
 
 def _may_be_there(part: TableObject, left: ExistingObjects) -> bool:
+    """Return whether the target has an object of this kind under a name that a load may have given it."""
     return any((part.kind, name) in left for name in part.names)
 
 
@@ -299,4 +300,5 @@ def _find_equal(part: TableObject, left: ExistingObjects) -> ObjectPlace | None:
 
 
 def _difference(part: TableObject, problem: ObjectProblem, statement: str, definition: str = "") -> ObjectDifference:
+    """Return a difference, with the statement that removes it."""
     return ObjectDifference(part=part, problem=problem, statement=statement, definition=definition)

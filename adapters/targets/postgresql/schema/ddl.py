@@ -54,6 +54,7 @@ def type_sql(kind: LogicalType, own: Mapping[str, str] = NOTHING) -> str:
 
 
 def _sized_type(kind: LogicalType, own: Mapping[str, str]) -> str:
+    """Return the PostgreSQL type of a logical type that has a length, a precision, an element or a name."""
     match kind.kind:
         case Kind.INT:
             return _INT.get(kind.length, "bigint")
@@ -80,9 +81,9 @@ def column_type(placed: PlacedTable, column: Column) -> str:
 
 
 def _with_whole_seconds(spelled: str, source_type: str) -> str:
-    """Return the type without fractions of a second, if the source declares that.
+    """Return a type of time with precision 0 if the source declares it so.
 
-    Precision 0 of the logical type does not tell: it also stands for a type without a declared precision.
+    The logical type's precision 0 is ambiguous: it also stands for a type without a declared precision.
     """
     word, space, zone = spelled.partition(" ")
     declared = f"{word}(0){space}{zone}"
@@ -117,7 +118,7 @@ def create_schemas(placed: Sequence[PlacedTable]) -> list[str]:
 
 
 def list_own_types(placed: Sequence[PlacedTable]) -> list[tuple[PlacedTable, OwnType]]:
-    """Return each own type of these tables once, after the types that it needs, each with a table that uses it."""
+    """Return each enum and domain of these tables once, after the types that it needs, with a table that uses it."""
     found: dict[str, tuple[PlacedTable, OwnType]] = {}
     for one in placed:
         for own in one.schema.types:
@@ -247,7 +248,7 @@ Section = tuple[str, list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """An object that is not created, or differs. `table` is empty if it belongs to no table."""
+    """An object of the source that the target lacks or has in another form. `table`: empty if it has no table."""
 
     table: str
     what: str
@@ -380,6 +381,7 @@ def _missing_parents(placed: Sequence[PlacedTable]) -> list[Remark]:
 
 
 def _other_objects(others: Sequence[OtherObject]) -> list[Remark]:
+    """Return remarks on views, functions and other objects that VENUS does not create."""
     return [
         Remark(table="", what=o.kind, name=o.name, definition="", reason="code and views are for you to carry over")
         for o in others
@@ -387,7 +389,7 @@ def _other_objects(others: Sequence[OtherObject]) -> list[Remark]:
 
 
 def _free_sequences(numberings: Sequence[Numbering]) -> list[str]:
-    """Return the sequences that belong to no column; the cut-over creates them at the source's number."""
+    """Return statements for the sequences that belong to no column; the cut-over creates these with their numbers."""
     return [
         f"CREATE SEQUENCE {n.namespace}.{n.name} INCREMENT BY {n.increment}"
         for n in numberings

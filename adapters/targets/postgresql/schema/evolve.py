@@ -40,7 +40,7 @@ def plan_step(
     target: str = "NAME",
     rekeying: bool = False,
 ) -> VersionStep:
-    """Return the step from one version to the next. Pure.
+    """Return the statements that bring a table to its next version, or why that is impossible. Pure.
 
     `labels` are the changes of its enums. `present` lists the columns of the table at the target with their types, and
     `kept` those among them that the source has dropped (see `kept_columns`). `rekeying` means that the caller replaces
@@ -90,7 +90,7 @@ def _key_change_reason(old: TableSchema, new: TableSchema, target: str) -> str:
 
 
 def _end_inheritance(old: PlacedTable, new: PlacedTable, *, changing: bool) -> VersionStep:
-    """Remove the inheritance of child tables at the target if they left at the source or the parent's columns change.
+    """Return the step that ends the inheritance of child tables if they left at the source or columns change.
 
     PostgreSQL would add a new column of the parent to its children, which get the column with their own version.
     """
@@ -116,7 +116,7 @@ def kept_columns(versions: Iterable[TableSchema], current: TableSchema) -> froze
 def _rename_kept(
     old: PlacedTable, new: PlacedTable, gone: Iterable[Column], present: Collection[str], kept: Collection[str]
 ) -> VersionStep:
-    """Rename a kept column if a new column of the source has its name.
+    """Return the step that renames a column kept after a DROP COLUMN if a new column of the source has its name.
 
     The kept values do not belong to the new column, and only an operator may delete them.
     """
@@ -146,6 +146,7 @@ def _add_column(new: PlacedTable, column: Column) -> str:
 
 
 def _drop_column(old: PlacedTable, column: Column) -> VersionStep:
+    """Return the step for a column that the source has dropped: it stays here, and becomes nullable."""
     name = old.column(column.name)
     return VersionStep(
         statements=() if column.nullable else (f"ALTER TABLE {old.sql} ALTER COLUMN {name} DROP NOT NULL",),
@@ -154,7 +155,7 @@ def _drop_column(old: PlacedTable, column: Column) -> VersionStep:
 
 
 def _rename_columns(old: PlacedTable, new: PlacedTable, both: Iterable[tuple[Column, Column]]) -> VersionStep:
-    """Rename columns, through an intermediate name where a column gets the current name of another one."""
+    """Return the step that renames columns, through an intermediate name if a column gets another one's name."""
     names = [(old.fold(was.name), new.fold(now.name)) for was, now in both]
     moves = [(was, now) for was, now in names if was != now]
     taken = {was for was, _ in moves}
@@ -172,6 +173,7 @@ def _rename_columns(old: PlacedTable, new: PlacedTable, both: Iterable[tuple[Col
 def _change_column(
     old: PlacedTable, new: PlacedTable, before: Column, after: Column, present: Mapping[str, str]
 ) -> VersionStep:
+    """Return the step for a changed type, default or NOT NULL of a column."""
     statements: list[str] = []
     remarks: list[str] = []
     name = new.column(after.name)

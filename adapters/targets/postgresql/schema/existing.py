@@ -105,7 +105,7 @@ def has_rows(session: TargetSession, placed: PlacedTable) -> bool:
 
 
 def empty_hint(target: str) -> str:
-    """Return the remedy for a table that has rows."""
+    """Return the text of the remedy for a table that has rows and should be empty."""
     return f"empty it, or set targets.{target}.on_existing to truncate or append"
 
 
@@ -141,7 +141,7 @@ def _delete_or_truncate(session: TargetSession, placed: PlacedTable, by: str) ->
 
 
 def table_differences(placed: PlacedTable, existing: ExistingTable) -> list[str]:
-    """Return the reasons why this table cannot be used, one line each. Pure."""
+    """Return the reasons why an existing table cannot be used for a source table, one line each. Pure."""
     if existing.kind not in _TABLES:
         return [f"{placed.qualified_name} exists already and is not a table"]
     if placed.schema.child_tables and existing.kind == "p":

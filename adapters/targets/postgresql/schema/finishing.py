@@ -64,7 +64,7 @@ def make_tables(
 def _drop_own_foreign_keys(
     session: TargetSession, placed: Sequence[PlacedTable], before: Mapping[tuple[str, str], TableState]
 ) -> None:
-    """Drop the foreign keys that a load has added, because they prevent emptying tables; its end adds them again."""
+    """Drop foreign keys that a load has added, because they prevent emptying tables; the load's end adds them again."""
     states = [(one.sql, before.get((one.namespace, one.name))) for one in placed]
     created = [sql for sql, known in states if known is not None and known.created]
     params = {"children": created, "parents": [one.sql for one in placed]}
@@ -94,7 +94,7 @@ _THERE = ("42P07", "42710")
 
 
 def finish_table(session: TargetSession, placed: PlacedTable) -> None:
-    """Add the key unless it exists."""
+    """Add the primary key to a loaded table unless it exists."""
     there = existing.read_table(session, placed)
     if there is not None and any(existing.NO_KEY in line for line in existing.table_differences(placed, there)):
         session.run(add_key(placed))
@@ -138,7 +138,10 @@ def _add_check(session: TargetSession, add: str, validate: str) -> list[str]:
 
 
 def _try_statement(session: TargetSession, text: str) -> list[str]:
-    """Run a statement that rows may violate: a source such as SQLite does not enforce all declared constraints."""
+    """Run a statement that rows may violate; return the target's error as a line, or nothing.
+
+    Rows may violate declared constraints, because a source such as SQLite does not enforce all of them.
+    """
     try:
         session.run(text)
     except TargetError as error:

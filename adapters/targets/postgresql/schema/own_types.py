@@ -25,12 +25,12 @@ HINT = "alter the type, move it away, or give the target another schema"
 
 
 class LabelsMissing(TargetError):
-    """The target lacks labels that rows of the full data may have."""
+    """Enums at the target lack labels that rows of the full data may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetType:
-    """A type at the target."""
+    """An enum or a domain of the application, as the target has it."""
 
     kind: str
     #: The labels of an enum in order.
@@ -41,14 +41,14 @@ class TargetType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSteps:
-    """The label changes of a table's version. `refused`: why they are impossible; empty = they are possible."""
+    """Statements that change enum labels for a table version. `refused`: why that is impossible; empty = possible."""
 
     statements: tuple[str, ...] = ()
     refused: str = ""
 
 
 def create_types(session: TargetSession, placed: PlacedTable) -> None:
-    """Create the types of a new table. Raises Refused if an existing type differs."""
+    """Create the enums and domains of a new table. Raises Refused if an existing type differs."""
     found = []
     for _, wanted in list_own_types([placed]):
         there = _read_type(session, placed, wanted)
@@ -61,7 +61,7 @@ def create_types(session: TargetSession, placed: PlacedTable) -> None:
 
 
 def read_type_differences(session: TargetSession, placed: PlacedTable, wanted: OwnType) -> list[str]:
-    """Return the differences of an existing type; empty if it is the same or does not exist."""
+    """Return how an existing enum or domain differs from the source; empty if it is the same or does not exist."""
     there = _read_type(session, placed, wanted)
     return [] if there is None else type_differences(placed, wanted, there)
 
@@ -73,7 +73,7 @@ def read_enum_differences(session: TargetSession, placed: PlacedTable) -> list[s
 
 
 def _read_type(session: TargetSession, placed: PlacedTable, own: OwnType) -> TargetType | None:
-    """Read a type at the target; None if it does not exist."""
+    """Read an enum or a domain at the target; None if it does not exist."""
     namespace, name = placed.type_place(own)
     row = session.row(statement("dictionary", "own_type"), {"namespace": namespace, "name": name})
     if row is None:
@@ -111,6 +111,7 @@ def _domain_text(kind: str, details: Iterable[str]) -> str:
 
 
 def _constraints(placed: PlacedTable, own: OwnType) -> tuple[tuple[str, str], ...]:
+    """Return name and definition of each constraint that a domain must have at the target."""
     required = ((_REQUIRED, _REQUIRED),) if own.not_null else ()
     return (*((check.name, f"CHECK ({placed.rewrite(check.sql)})") for check in valid_checks(own)), *required)
 
@@ -151,7 +152,7 @@ def missing_constraints(session: TargetSession, placed: PlacedTable, own: OwnTyp
 
 
 def label_statements(placed: PlacedTable, wanted: OwnType, there: Sequence[str]) -> list[str]:
-    """Return statements that turn any labels of a type into those of the source. Pure."""
+    """Return statements that turn the labels `there` of an enum into those of the source. Pure."""
     name = placed.type_name(wanted)
     change = plan_label_change(name, wanted.labels, there)
     return [*change.added, *change.renamed] if change.settled else statements_by_position(name, wanted.labels, there)
@@ -197,6 +198,7 @@ def require_labels(session: TargetSession, placed: PlacedTable, target: str) -> 
 
 
 def _plan_label_changes(session: TargetSession, placed: PlacedTable, known: TableSchema | None) -> list[LabelChange]:
+    """Return the label changes of each enum of a table that the target already has."""
     enums = [(own, _read_type(session, placed, own)) for own in placed.schema.types if own.base is None]
     return [
         plan_label_change(placed.type_name(own), own.labels, there.labels, _labels_of(known, own) if known else ())
@@ -206,10 +208,12 @@ def _plan_label_changes(session: TargetSession, placed: PlacedTable, known: Tabl
 
 
 def _labels_of(schema: TableSchema, own: OwnType) -> tuple[str, ...]:
+    """Return the labels that an enum has in a version of a table; empty if the version does not use it."""
     return next((one.labels for one in schema.types if one.sql_name == own.sql_name), ())
 
 
 def _label_refusal(placed: PlacedTable, own: OwnType, there: TargetType, target: str) -> str:
+    """Return why an enum's labels cannot be changed in place, with what an operator can run instead."""
     statements = "; ".join(label_statements(placed, own, there.labels))
     return (
         f"the labels of {own.sql_name} are ({', '.join(there.labels)}) here and ({', '.join(own.labels)}) at "
@@ -226,7 +230,7 @@ def create_if_missing(placed: PlacedTable, own: OwnType) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelChange:
-    """The statements for one type. `settled` means that they lead to the source's labels in its order."""
+    """Statements that change the labels of one enum. `settled`: they lead to the source's labels in its order."""
 
     added: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
@@ -236,7 +240,7 @@ class LabelChange:
 def plan_label_change(
     type_sql: str, wanted: Sequence[str], there: Sequence[str], known: Sequence[str] = ()
 ) -> LabelChange:
-    """Return the change from the labels `there` to those of the source; `known` = the previous version's. Pure."""
+    """Return the change from the labels `there` to the source's; `known`: those of the previous version. Pure."""
     names = {
         was: now for was, now in _find_renames(known or there, wanted).items() if was in there and now not in there
     }
@@ -257,7 +261,7 @@ def is_within(wanted: Sequence[str], there: Sequence[str]) -> bool:
 
 
 def statements_by_position(type_sql: str, wanted: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Return statements that turn any labels into the source's, place by place; rows must be sent again. Pure."""
+    """Return statements that rename labels to the source's by position; all rows must then be sent again. Pure."""
     moves = {was: now for was, now in zip(there, wanted, strict=False) if was != now}
     spare = [label for label in there[len(wanted) :] if label in wanted]
     aside = {was: f"{was}_before" for was in (*moves, *spare) if was in wanted}

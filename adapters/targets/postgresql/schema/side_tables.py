@@ -19,7 +19,7 @@ from venus.model import Column, TableSchema
 
 
 def create_side_table(session: TargetSession, sql: RowSql, target: str) -> None:
-    """Create the side table with the newest schema; the target may have an older version. Raises LabelsMissing.
+    """Create the side table in the newest version, which the target may not have yet. Raises LabelsMissing.
 
     Rows older than a column get its default in the side table.
     """
@@ -29,12 +29,13 @@ def create_side_table(session: TargetSession, sql: RowSql, target: str) -> None:
 
 
 def _side_column(placed: PlacedTable, column: Column) -> str:
+    """Return the definition of one column of the side table."""
     declared = f"{placed.column(column.name)} {type_sql(column.type, placed.type_names)}"
     return f"{declared} DEFAULT {column.default_sql}" if column.default_sql and not column.identity else declared
 
 
 def copy_side(session: TargetSession, sql: RowSql, rows: FullRows, version: TableSchema) -> None:
-    """Copy rows of the full data into the side table."""
+    """Copy rows of the full data into the side table of a resync."""
     copy_full(session, sql.side, sql.placed, rows, version)
 
 
@@ -53,9 +54,10 @@ def replace_by_side(session: TargetSession, sql: RowSql, cut: int, evolve: Calla
 def replace_rows(
     session: TargetSession, state: TableState, before: PlacedTable, sql: RowSql, evolve: Callable[[], None]
 ) -> tuple[int, int]:
-    """Replace key and rows; return how many rows were removed and added. `evolve` makes the version's other changes.
+    """Give a table the rows and the key of its side table; return how many rows were removed and added.
 
-    VENUS does not change the key of a table that it has not created. Raises TargetError.
+    `evolve` makes the other changes of the version. VENUS does not change the key of a table that it has not created.
+    Raises TargetError.
     """
     is_other_key = not source_of(before.schema).has_same_key(source_of(sql.placed.schema))
     if not is_other_key:
@@ -74,6 +76,7 @@ def replace_rows(
 
 
 def _drop_key(session: TargetSession, placed: PlacedTable) -> None:
+    """Drop the primary key of a table. Raises TargetError if foreign keys refer to it."""
     rows = session.rows(statement("dictionary", "referring"), {"table": placed.sql})
     if rows:
         drops = "; ".join(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}" for table, name in rows)
@@ -83,7 +86,7 @@ def _drop_key(session: TargetSession, placed: PlacedTable) -> None:
 
 
 def _require_key(session: TargetSession, placed: PlacedTable, newest: TableSchema) -> None:
-    """Refuse a table to which its owner has not added the new key, with the current names of its columns."""
+    """Raise TargetError unless the owner of a table has added the new key, with its columns' current names."""
     known = {c.number: c.name for c in placed.schema.columns}
     key = [placed.fold(known.get(number, name)) for name, number in newest.identity]
     there = existing.read_table(session, placed)

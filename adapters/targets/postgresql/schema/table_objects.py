@@ -61,7 +61,7 @@ _NUMBERED_MAX = 9
 
 
 def find_differences(target: RelationalDatabase, session: TargetSession) -> dict[str, tuple[str, ...]]:
-    """Return the differences of the changed tables that VENUS has created, by the source's name of the table."""
+    """Return how tables created by VENUS and changed at the source since differ from it, by the source's names."""
     versions: dict[int, list[TableSchema]] = {}
     for schema in target.read_changed_schemas(session):
         versions.setdefault(schema.table_id, []).append(schema)
@@ -82,11 +82,12 @@ def _table_differences(
     versions: Sequence[TableSchema],
     there: set[str],
 ) -> tuple[str, ...]:
+    """Return one line for each changed object of a table at the source that differs at the target."""
     now = next((v for v in versions if v.version == state.schema_version), None)
     if now is None:
         return ()
     # a table that halted because of a difference is not at the version with that difference yet
-    newest = max((v for v in versions if _same_columns(v, now)), key=lambda v: v.version)
+    newest = max((v for v in versions if _has_same_columns(v, now)), key=lambda v: v.version)
     placed = place_table(newest, target.settings, target.name)
     earlier = [replace(placed, schema=v) for v in versions if v.version < newest.version]
     definitions, required = object_definitions(newest), _required_columns(newest)
@@ -119,17 +120,18 @@ def read_objects(session: TargetSession, placed: PlacedTable) -> dict[tuple[str,
 
 
 def _required_columns(schema: TableSchema) -> set[str]:
+    """Return the names of the columns that are NOT NULL."""
     return {c.name for c in schema.columns if not c.nullable}
 
 
-def _same_columns(one: TableSchema, other: TableSchema) -> bool:
+def _has_same_columns(one: TableSchema, other: TableSchema) -> bool:
     return {c.name for c in one.columns} == {c.name for c in other.columns}
 
 
 def object_differences(
     newest: PlacedTable, earlier: Sequence[PlacedTable], here: ExistingObjects, there: Collection[str]
 ) -> list[str]:
-    """Return the changes at the source that differ here, one line each; `there`: the tables of this target. Pure."""
+    """Return a line for each object changed at the source that differs here; `there`: the target's tables. Pure."""
     now, before = list(list_objects(newest, there)), [list(list_objects(one, there)) for one in earlier]
     names = {(p.kind, p.name) for p in now}
     gone = {(p.kind, p.name): p for one in before for p in one if (p.kind, p.name) not in names}
@@ -159,17 +161,18 @@ def list_objects(placed: PlacedTable, there: Collection[str], *, acting: bool = 
     `acting` includes the source's actions in foreign keys.
     """
     schema = placed.schema
-    yield from (_index(placed, i) for i in schema.indexes if i.definition or i.columns != schema.key)
-    yield from (_check(placed, check) for check in schema.checks)
-    yield from (_not_null(placed, c.name) for c in schema.columns if not c.nullable and c.name not in schema.key)
+    yield from (_index_object(placed, i) for i in schema.indexes if i.definition or i.columns != schema.key)
+    yield from (_check_object(placed, check) for check in schema.checks)
+    required = [c.name for c in schema.columns if not c.nullable and c.name not in schema.key]
+    yield from (_not_null_object(placed, name) for name in required)
     yield from (
-        _reference(placed, key, acting=acting)
+        _reference_object(placed, key, acting=acting)
         for key in schema.foreign_keys
         if _place_referred(placed, key).qualified_name in there
     )
 
 
-def _index(placed: PlacedTable, index: Index) -> TableObject:
+def _index_object(placed: PlacedTable, index: Index) -> TableObject:
     name, names = _possible_names(placed, index.name, index.columns, "key" if index.unique else "idx")
     terms = placed.rewrite(index.definition) or f"USING btree ({placed.columns(index.columns)})"
     place = f"{quote(placed.namespace)}.{quote(name)}"
@@ -185,7 +188,7 @@ def _index(placed: PlacedTable, index: Index) -> TableObject:
     )
 
 
-def _check(placed: PlacedTable, check: Check) -> TableObject:
+def _check_object(placed: PlacedTable, check: Check) -> TableObject:
     name, names = _possible_names(placed, check.name, (), "check")
     return TableObject(
         kind=CHECK,
@@ -199,7 +202,7 @@ def _check(placed: PlacedTable, check: Check) -> TableObject:
     )
 
 
-def _not_null(placed: PlacedTable, column: str) -> TableObject:
+def _not_null_object(placed: PlacedTable, column: str) -> TableObject:
     name, alter = placed.fold(column), f"ALTER TABLE {placed.sql} ALTER COLUMN {placed.column(column)}"
     return TableObject(
         kind=REQUIRED,
@@ -213,7 +216,7 @@ def _not_null(placed: PlacedTable, column: str) -> TableObject:
     )
 
 
-def _reference(placed: PlacedTable, key: ForeignKey, *, acting: bool) -> TableObject:
+def _reference_object(placed: PlacedTable, key: ForeignKey, *, acting: bool) -> TableObject:
     name, names = _possible_names(placed, key.name, key.columns, "fkey")
     made = PlacedForeignKey(placed=placed, referred=_place_referred(placed, key), key=key, name=name)
     return TableObject(
@@ -229,6 +232,7 @@ def _reference(placed: PlacedTable, key: ForeignKey, *, acting: bool) -> TableOb
 
 
 def _place_referred(placed: PlacedTable, key: ForeignKey) -> PlacedTable:
+    """Return the table that a foreign key refers to, with its names at the target."""
     return placed.place_sibling(replace(placed.schema, namespace=key.referred_namespace, name=key.referred_table))
 
 
@@ -280,6 +284,7 @@ def column_objects(placed: PlacedTable) -> Iterator[TableObject]:
 def _table_object(
     kind: str, category: ObjectCategory, shown: str, name: str, definition: str = "", *, add: str, drop: str = ""
 ) -> TableObject:
+    """Return an object of a table that can have only one name."""
     return TableObject(
         kind=kind,
         category=category,
@@ -293,6 +298,7 @@ def _table_object(
 
 
 def _numbering_sql(placed: PlacedTable, column: Column, alter: str) -> str:
+    """Return the statements that give a column its counter."""
     if is_identity(placed, column):
         return f"{alter} ADD GENERATED BY DEFAULT AS IDENTITY"
     default = f"{alter} SET DEFAULT {counted_default(placed, column)}"
@@ -324,7 +330,7 @@ def existing_columns(
 def stricter_objects(
     placed: PlacedTable, here: ExistingObjects, unique: Collection[str]
 ) -> dict[ObjectPlace, TableObject]:
-    """Return the parts that refuse rows here, with the statements that drop them. `unique` = unique constraints."""
+    """Return objects at the target that may refuse rows, with their DROPs. `unique`: names of unique constraints."""
     nullable = {placed.fold(c.name) for c in placed.schema.columns if c.nullable and c.name not in placed.schema.key}
     found = {}
     for (kind, name), definition in here.items():

@@ -66,7 +66,7 @@ class Obstacle:
 
 
 def find_missing_types(session: TargetSession, placed: Sequence[PlacedTable], target: str) -> list[Obstacle]:
-    """Return an obstacle for each column whose type neither exists nor is created; one query for all tables."""
+    """Return an obstacle for each column whose type the target lacks and VENUS does not create; uses one query."""
     wanted = [(one, column, name) for one in placed for column, name in _unusual_types(one)]
     spelled = sorted({name for _, _, name in wanted})
     if not spelled:
@@ -93,6 +93,7 @@ def _unusual_types(placed: PlacedTable) -> Iterator[tuple[str, str]]:
 
 
 def _element_type(kind: LogicalType) -> LogicalType:
+    """Return the innermost element type of an array; any other type unchanged."""
     while kind.kind is Kind.ARRAY and kind.element is not None:
         kind = kind.element
     return kind
@@ -306,6 +307,7 @@ def refuse_unfit(target: RelationalDatabase, schemas: Iterable[TableSchema]) -> 
 
 
 def _check_types(session: TargetSession, placed: Sequence[PlacedTable]) -> Iterator[Obstacle]:
+    """Yield an obstacle for each enum or domain that exists at the target and differs from the source's."""
     for one, own in list_own_types(placed):
         for line in owntypes.read_type_differences(session, one, own):
             yield Obstacle(where=one.schema.qualified_name, message=f"needs a type: {line}", remedy=owntypes.HINT)
@@ -317,6 +319,7 @@ def _check_types(session: TargetSession, placed: Sequence[PlacedTable]) -> Itera
 def _check_tables(
     target: RelationalDatabase, session: TargetSession, placed: Sequence[PlacedTable]
 ) -> Iterator[Obstacle]:
+    """Yield an obstacle for each existing table that cannot be used, or has rows although that is refused."""
     by_name = {one.sql: one for one in placed}
     for (name,) in session.rows(statement("dictionary", "present"), {"tables": list(by_name)}):
         one = by_name[name]
@@ -333,6 +336,7 @@ def _check_tables(
 
 
 def _check_privileges(session: TargetSession, placed: Sequence[PlacedTable], target: str) -> Iterator[Obstacle]:
+    """Yield an obstacle for each schema in which the target's role may not create tables."""
     namespaces = dict.fromkeys([OWN_SCHEMA, *(one.namespace for one in placed)])
     rows = session.rows(statement("dictionary", "may_create"), {"namespaces": list(namespaces)})
     for name, exists, may, role, database in rows:

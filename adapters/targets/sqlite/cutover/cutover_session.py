@@ -1,4 +1,4 @@
-"""Cut-over of a SQLite file that follows, in one session, for adapters/cutover (`venus fallback`).
+"""Cut-over of the application to its former SQLite file, in one session (`venus fallback`).
 
 Rows are read as capture reads them, in bounded memory. Only AUTOINCREMENT keeps a counter, which continues after the
 numbers in the rows *and* after those drawn at the other database. The application's foreign keys stay as they are.
@@ -40,7 +40,7 @@ _LAST_NUMBER = (1 << 63) - 1
 
 
 class SqliteRowConverter:
-    """Converter of rows into the file's form, by a temporary table of the same types."""
+    """Converter of rows to the values that the file would store, by a temporary table with the same types."""
 
     def __init__(self, session: SqliteSession, sql: SqliteTableStatements, access: FollowerAccess) -> None:
         self._session = session
@@ -67,7 +67,7 @@ class SqliteRowConverter:
 
 
 class SqliteCutover(FollowerCutover):
-    """One session of a cut-over."""
+    """Session that cuts the application over to its former SQLite file."""
 
     _target: SqliteDatabase
     _session: SqliteSession
@@ -83,6 +83,7 @@ class SqliteCutover(FollowerCutover):
         return cutover_sql(block, **parts)
 
     def close(self) -> None:
+        """Release the lock of the switch, roll back an open transaction and close the connection."""
         self._switch_lock.release()
         super().close()
 

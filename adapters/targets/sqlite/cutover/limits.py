@@ -19,7 +19,7 @@ _INFINITE = (Kind.FLOAT, Kind.DECIMAL)
 
 
 def limit_column(column: Column, declared: str) -> ColumnLimits:
-    """Return the values that a column can hold: no NaN, no infinite time, and no year before 1."""
+    """Return the limits of a column's values: no NaN, no infinite time, and no year before 1."""
     kind = column.type
     limits = replace(travelling_limits(column), type=declared, required=False, specials=frozenset())
     if kind.kind in _INFINITE and not kind.precision:

@@ -1,4 +1,4 @@
-"""A SQLite file that may become the application's and be taken back (`venus cutover --fall-back`).
+"""A SQLite file as one of two databases between which the application switches (`venus cutover --fall-back`).
 
 SQLite has no users, so triggers on each table reject writes according to the record of this file. A transaction of
 VENUS marks itself in the record and removes the mark before it commits (session.py); with one writer no other
@@ -83,7 +83,7 @@ def remove_reject_triggers(session: SqliteSession) -> None:
 
 
 class SqliteSide(RelationalSide):
-    """One of the two databases; `target` is its role as a target, while it follows."""
+    """A SQLite file as one of two databases between which the application can switch."""
 
     _target: SqliteDatabase
     _session: SqliteSession
@@ -130,6 +130,7 @@ class SqliteSide(RelationalSide):
             yield from self._spelling_obstacles(placed, table)
 
     def _column_obstacles(self, placed: SqlitePlacedTable, table: ApplicationTable) -> Iterator[str]:
+        """Yield the columns that VENUS could not write or fill, one line each."""
         sent = {c.name: table.column(placed.fold(c.name)) for c in placed.schema.columns}
         for name, own in sent.items():
             if not own:
@@ -140,6 +141,7 @@ class SqliteSide(RelationalSide):
             yield f"{placed.name}.{name} is NOT NULL without a default, and does not travel"
 
     def _statement_obstacles(self, placed: SqlitePlacedTable) -> Iterator[str]:
+        """Compile an INSERT and a DELETE without running them; yield their errors, one line each."""
         for block in ("may_insert", "may_delete"):
             try:
                 self._session.run(side_sql(block, table=placed.sql, columns=placed.wire_columns))
@@ -147,6 +149,7 @@ class SqliteSide(RelationalSide):
                 yield f"{placed.name}: {error}"
 
     def _find_triggers(self, placed: SqlitePlacedTable) -> list[str]:
+        """Return the application's triggers that would fire for changes of VENUS."""
         with snapshot(self._session.connection, self._session.file):
             own = registry.read_owned_objects(self._session.connection)
         names = [name for (name,) in self._session.rows(side_sql("unfit_triggers"), {"table": placed.name})]
@@ -187,6 +190,7 @@ class SqliteSide(RelationalSide):
         return found
 
     def _find_own_columns(self, schema: TableSchema, table: ApplicationTable) -> Iterator[NewSideObject]:
+        """Yield the columns that only this file has, with the number of rows whose value is not the default."""
         known = {c.name for c in schema.columns}
         for name in table.declared:
             if name not in known:
@@ -194,6 +198,7 @@ class SqliteSide(RelationalSide):
                 yield NewSideObject(table=schema.qualified_name, column=name, rows=rows)
 
     def _count(self, table: str, condition: str) -> int:
+        """Count the rows that meet a condition, up to a limit."""
         name = f"{NAMESPACE}.{quote(table)}"
         query = side_sql("count_rows", table=name, condition=condition, most=str(COUNTED_MAX))
         return int(self._session.rows(query)[0][0])
@@ -201,20 +206,20 @@ class SqliteSide(RelationalSide):
     # -- the steps -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _change(self) -> Iterator[None]:
-        """Open a transaction whose DDL capture does not mistake for the application's."""
+    def _own_transaction(self) -> Iterator[None]:
+        """Open a transaction whose DDL capture recognises as VENUS's own."""
         with transaction(self._session), note_own_changes(self._session.connection):
             yield
 
     def install(self) -> None:
         self._target.install()
-        with self._change():
+        with self._own_transaction():
             self._session.run(side_sql("create"))
             self._session.run(side_sql("create_mark"))
 
     def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
         placed = [self._target.place(schema) for schema in tables if not schema.is_heartbeat]
-        with self._change():
+        with self._own_transaction():
             for one in placed:
                 for letter, event in _EVENTS.items():
                     name = f"{OWN}reject_{letter}_{one.schema.table_id:05}"
@@ -232,13 +237,13 @@ class SqliteSide(RelationalSide):
         return registry.read_state(connection), waiting_tables(connection, tables)
 
     def reopen(self, record: SideRecord) -> None:
-        with self._change():
+        with self._own_transaction():
             self._session.run(dialect_statement("registry", "unseal"))
             self.put_record(record)
             remove_reject_triggers(self._session)
 
     def tidy(self) -> None:
-        """Do nothing: the step itself removes the triggers that reject writes."""
+        """Do nothing: `reopen` and `open_side` have already dropped the triggers that rejected writes."""
 
     def plan_own_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
         with snapshot(self._session.connection, self._session.file):

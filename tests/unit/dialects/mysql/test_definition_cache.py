@@ -76,7 +76,7 @@ def test_a_table_that_is_altered_between_two_statements_is_read_again(monkeypatc
     monkeypatch.setattr(registry, "read_tables", lambda _: [known])
     monkeypatch.setattr(registry, "read_dictionary", lambda *_, **__: dictionary(TABLE))
     monkeypatch.setattr(registry, "read_definitions", read_definitions)
-    monkeypatch.setattr(registry, "_captured_table", lambda *given: given[3])
+    monkeypatch.setattr(registry, "_build_captured_table", lambda *given: given[3])
     connection: Any = SimpleNamespace(options=SimpleNamespace(zero_dates_null=False))
 
     found = registry.load_capture_state(connection)

@@ -11,6 +11,7 @@ from venus.model import ChangeKind
 
 
 def item_row(number: int, name: str | None, price: str | None = None) -> Row:
+    """Return a row of the table item, in the form of a follower."""
     return {"id": str(number), "name": name, "price": price}
 
 

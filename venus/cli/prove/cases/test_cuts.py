@@ -11,6 +11,7 @@ from venus.model import BatchNo, ChangeKind, Epoch
 
 
 def fill_items(app: Application, first: int, count: int) -> None:
+    """Insert rows into the table item, and commit."""
     for i in range(first, first + count):
         app.execute("INSERT INTO item VALUES (?, ?, NULL)", i, f"name {i}")
     app.commit()

@@ -28,6 +28,7 @@ def old_rows(place: Place, app: Application, source: Source) -> Follower:
 
 
 def names(follower: Follower) -> dict[int, str]:
+    """Return the captured names of the table item, by id."""
     return {int(str(key[0])): str(row["name"]) for key, row in follower.rows("item").items()}
 
 
@@ -113,9 +114,11 @@ def test_a_comparison_in_place_of_a_fill_ends_only_for_the_request_that_began_it
     first, second, third = (comparison_reason("requested") for _ in range(3))
 
     def read_table() -> RegisteredTable:
+        """Read the table from the registry again."""
         return next(t for t in registry.read_registered_tables() if t.schema.table_id == table_id)
 
     def end_comparison(reason: str) -> bool:
+        """Try to end the comparison that `reason` requested; return whether that succeeded."""
         return registry.advance_comparison(table_id, reason, "", 100, done=True)
 
     assert not registry.begin_comparison(table_id, first), "it has been read"
@@ -239,7 +242,7 @@ def test_a_fill_and_a_change_of_the_same_row_agree_in_one_cut(app: Application, 
 
 
 def _begin_fill(follower: Follower, name: str, fill_rows: int) -> FillState:
-    """Take cuts until the first chunk of a table has been read."""
+    """Take cuts until the first chunk of a table has been read; return the state of its fill."""
     while True:
         follower.cut(fill_rows=fill_rows)
         (fill,) = [t.fill for t in follower.source.registry.read_registered_tables() if t.schema.name == name]

@@ -30,6 +30,7 @@ class SmallRows(Follower):
 
 @pytest.fixture(autouse=True)
 def _small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lower the limit for the size of a row."""
     monkeypatch.setattr(limits, "ROW_BYTES_MAX", ROW_BYTES_MAX)
 
 
@@ -47,20 +48,24 @@ def docs(place: Place, app: Application, source: Source) -> Follower:
 
 
 def insert(app: Application, table: str, first: int, count: int, body: bytes = b"small") -> None:
+    """Insert rows with this body, numbered from `first` on, without a commit."""
     for i in range(first, first + count):
         app.execute(f"INSERT INTO {table} VALUES (?, ?)", i, body)
 
 
 def correct(app: Application, table: str, row: int) -> None:
+    """Give a row a body that is small enough to be carried."""
     app.execute(f"UPDATE {table} SET body = ? WHERE id = ?", b"less", row)
     app.commit()
 
 
 def find_registered(source: Source, name: str) -> RegisteredTable:
+    """Return a captured table from the registry."""
     return next(t for t in source.registry.read_registered_tables() if t.schema.name == name)
 
 
 def keys(follower: Follower, name: str) -> set[int]:
+    """Return the keys of the captured rows of a table."""
     return {int(str(key)) for (key,) in follower.rows(name)}
 
 

@@ -79,6 +79,7 @@ def test_a_check_reads_only(place: Place, source: Source) -> None:
 @pytest.mark.usefixtures("tables")
 def test_patterns_choose_the_tables(place: Place, source: Source) -> None:
     def choose(include: list[str], exclude: list[str]) -> set[str]:
+        """Return the names of the tables that these patterns choose."""
         return {t.name for t in source.dictionary.read_tables(include, exclude)}
 
     assert choose(["*"], []) == {"customer", "orders", "audit_a", "audit_b"}

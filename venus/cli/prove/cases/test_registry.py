@@ -17,6 +17,7 @@ def test_the_sign_changes_with_all_that_registered_shows_and_with_nothing_else(
     table_id = item.table_id("item")
 
     def changes_fingerprint(change: object = None) -> bool:
+        """Return whether a change also changes the fingerprint of the registry."""
         before, shown = source.registry.read_registry_fingerprint(), source.registry.read_registered_tables()
         if callable(change):
             change()

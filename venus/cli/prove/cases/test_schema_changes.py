@@ -12,6 +12,7 @@ from venus.rpc.conditions import GONE
 
 
 def state_of(source: Source, name: str) -> tuple[str, str]:
+    """Return the state of a captured table, and the reason for it."""
     (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == name]
     return table.state, table.reason
 

@@ -20,7 +20,7 @@ ROWS = 300
 
 @pytest.fixture
 def settings(place: Place) -> Settings:
-    """Return settings that name the place."""
+    """Return settings whose source is the place of the cases."""
     return place.settings()
 
 

@@ -23,6 +23,7 @@ ITEM = 'CREATE TABLE "ITEM" ("ID" NUMBER(10) NOT NULL PRIMARY KEY, "V" VARCHAR2(
 
 
 def run(application: Any, *statements: str) -> None:
+    """Execute statements in one transaction of the application."""
     with application.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
@@ -31,18 +32,19 @@ def run(application: Any, *statements: str) -> None:
 
 @pytest.fixture
 def application(app: OracleApplication) -> Any:
-    """Return the driver's connection of the application."""
+    """Return the driver's connection in the session of the application."""
     return app.connection
 
 
 @pytest.fixture
 def owner_url(place: OracleScratch) -> str:
-    """Return the URL of the owner."""
+    """Return the URL of the scratch schema's owner."""
     return place.url
 
 
 @pytest.fixture
 def item(application: Any, source: OracleSource) -> Follower:
+    """Return a follower that has captured the table ITEM with its one row."""
     run(application, ITEM, "INSERT INTO \"ITEM\" VALUES (1, 'one')")
     source.installer.install(["*"], [])
     follower = Follower(source)
@@ -51,6 +53,7 @@ def item(application: Any, source: OracleSource) -> Follower:
 
 
 def values(follower: Follower) -> dict[str, Any]:
+    """Return the captured value of V of each row, by key."""
     return {str(key[0]): row["V"] for key, row in follower.rows("ITEM").items()}
 
 
@@ -193,6 +196,7 @@ def test_numbers_of_two_instances_caches_do_no_harm(application: Any, owner_url:
 
 
 def test_the_papers_own_variant(application: Any, owner_url: str) -> None:
+    """The application marks a deleted row in a column ISDELETED; a DELETE is refused."""
     driver, options = parse_driver_url(owner_url)
     source = OracleSource(driver, replace(options, inline=True))
     run(application, ITEM, "INSERT INTO \"ITEM\" VALUES (1, 'one')")
