@@ -4,7 +4,7 @@ The nodes are the product's own, without a list of all. A cycle of exchanges is 
 broker is sent to another one; it is lost if it ends in a cluster that is not responsible. VENUS then matches such a
 message where it is.
 
-In the last lines eight of 16 real broker processes with 100,000 subscriptions are killed (scenario 105).
+In the last lines eight of 16 real broker processes with 100,000 subscriptions are killed.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def start_access_brokers() -> Iterator[tuple[BrokerProcess, list[BrokerProcess]]
 
 
 def measure_access_brokers(count: int, seconds: float) -> list[FigureResult]:
-    """Measure 100 changes a second to `count` subscribers at three access brokers (scenario 63)."""
+    """Measure 100 changes a second to `count` subscribers at three access brokers."""
     with start_access_brokers() as (home, access):
         sender = Messages(home.address, rows=1)
         sender.commit_one()

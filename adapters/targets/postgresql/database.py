@@ -1,12 +1,11 @@
 """A PostgreSQL database as a relational target (VENUS 3.4).
 
-A session that applies locks the target and disables foreign keys and triggers (features 2.11): the source has already
-executed its triggers and cascades, and their effects arrive as separate changes. A second execution at the target would
-do harm: if a parent is deleted and inserted again, the cascade would delete its children.
+A session that applies locks the target and disables foreign keys and triggers: the source has already executed its
+triggers and cascades, and their effects arrive as separate changes. A second execution at the target would do harm: if
+a parent is deleted and inserted again, the cascade would delete its children.
 
 Deferred constraints and constraint triggers act at COMMIT, and a refusal there names no table. The cut is then applied
-again, and `commit_one_by_one` makes each constraint act before COMMIT, so that its name identifies the table (features
-2.16).
+again, and `commit_one_by_one` makes each constraint act before COMMIT, so that its name identifies the table.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The stream assembles increments into whole cuts (VENUS 3.4). The state includes the cleanup of the quarantine, which
 deletes changes that were decided long ago, but never waiting ones. One statement examines a bounded number of changes,
-in the order of their arrival (features 2.16).
+in the order of their arrival.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Operators' commands for a target: status, pause, resume, resync, comparisons, quarantine (features 2.16, 2.18).
+"""Operators' commands for a target: status, pause, resume, resync, comparisons, quarantine.
 
 A command is one transaction that locks the row of the applied offset first, so it never runs in the middle of a cut. It
 increments `control`, so that the loop reads the states again before its next transaction. A command works whether a
-loop is running or not. Further commands list, retry and skip quarantined changes (scenario 32).
+loop is running or not. Further commands list, retry and skip quarantined changes.
 """
 
 from __future__ import annotations

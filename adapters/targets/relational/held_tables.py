@@ -2,7 +2,7 @@
 
 A table catches up with its own reader, which rereads its changes from `held_from`, cut by cut, while the other tables
 continue. Each transaction moves `held_from`. When that reaches the applied offset, the table follows again, with no gap
-and no duplicate (features 2.16).
+and no duplicate.
 
 The broker may trim increments that a held table needs once it has forgotten the target's group (`consumer_ttl_s`,
 `venus forget`). Then that table alone halts, and its reason names the command that repairs it.

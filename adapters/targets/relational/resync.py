@@ -1,4 +1,4 @@
-"""Resync: make one table equal to the broker's full data while everything else streams (features 3, U1).
+"""Resync: make one table equal to the broker's full data while everything else streams.
 
 The loop records the key of every change of the table. A second connection loads the full data of the table, as of a cut
 S, into a side table. Then one transaction of the loop removes and replaces the rows that differ, except for keys with

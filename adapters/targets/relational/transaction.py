@@ -7,7 +7,7 @@ apply them. A refusal of the target ends the transaction with `RowsRefused`. The
 verdict, which the new transaction carries out.
 
 A refusal at COMMIT may name no table. The cut is then applied again, and the target commits in a way that makes the
-refusal name the table (features 2.16).
+refusal name the table.
 """
 
 from __future__ import annotations

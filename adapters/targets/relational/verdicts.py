@@ -1,4 +1,4 @@
-"""Verdicts on rows that the target refuses: the row waits in quarantine, or its table halts (features 2.16).
+"""Verdicts on rows that the target refuses: the row waits in quarantine, or its table halts.
 
 A refusal ends the target transaction. The same cuts are then applied again with the verdict: one transaction leaves the
 table out, or sends the row to quarantine, and applies everything else.

@@ -1,7 +1,7 @@
 """The step of a table from one schema version to the next, if PostgreSQL can make it without loss. Pure.
 
 A new column is added. A dropped column stays at the target and becomes nullable. A type is widened. Every other change
-halts the table with a reason; a resync or an operator's decision resolves that (features 2.14).
+halts the table with a reason; a resync or an operator's decision resolves that.
 """
 
 from __future__ import annotations
