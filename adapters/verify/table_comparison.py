@@ -290,7 +290,7 @@ class TableComparison:
             raise
         if not slices and self._options.rows_per_s:
             self._result.notes.append(
-                "--rows-per-s has no effect: without an integer in front of its key it is one slice"
+                "--rows-per-s has no effect: the integers in front of its key, if any, do not divide it into slices"
             )
         return slices or [whole_slice(rows)], rows
 

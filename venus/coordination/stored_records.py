@@ -22,6 +22,8 @@ TEXT_CHARS_MAX = 300
 GROUP_CHARS_MAX = 2 * NAME_CHARS_MAX
 INSTALLING_MAX = 100
 REASON_CHARS_MAX = 1000
+#: Stands for a reason that cannot be shown: a broker that has one is unhealthy all the same.
+UNPRINTABLE_REASON = "unhealthy for a reason that is not printable"
 _BROKER = {"broker", "store", "address", "site", "priority", "draining", "version"}
 _BUSINESS = {
     "business",
@@ -109,9 +111,9 @@ def _decode_load(key: str, value: object) -> dict[str, Any]:
 
 
 def _decode_reason(key: str, value: object) -> str:
-    """Return why a broker is unhealthy; empty = it is healthy, or the text is not printable. Raises ProtocolError."""
+    """Return why a broker is unhealthy; empty = it is healthy. Raises ProtocolError."""
     _check(key, isinstance(value, str) and len(value) <= REASON_CHARS_MAX, "its health is invalid")
-    return str(value) if str(value).isprintable() else ""
+    return str(value) if str(value).isprintable() else UNPRINTABLE_REASON
 
 
 def _decode_installing(key: str, value: object) -> InstallationProgress:

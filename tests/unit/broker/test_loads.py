@@ -10,7 +10,7 @@ import pytest
 
 from venus.broker.replicas.broker_load import AGAIN_AFTER_S, MEASURE_EVERY_S, BrokerLoad, MachineLoad
 from venus.broker.replicas.placement import ClusterView, ReplicaBalancer, ReplicaPlacement
-from venus.coordination.stored_records import decode_broker, encode_broker
+from venus.coordination.stored_records import UNPRINTABLE_REASON, decode_broker, encode_broker
 from venus.errors import ProtocolError
 from venus.network.scheduling import Load, rank_brokers
 from venus.replication.leaders import UNEVEN_S
@@ -51,6 +51,12 @@ def test_the_machine_can_be_measured(tmp_path: Path) -> None:
         shares = (found.memory, found.cpu, found.disk, found.network)
         assert all(0 <= share <= 1 and round(share * 20) == pytest.approx(share * 20) for share in shares)
     assert found.memory > 0
+
+
+def test_a_broker_with_an_unprintable_reason_is_unhealthy() -> None:
+    stored = encode_broker(replace(broker("a"), unhealthy="lane 3\x07"))
+
+    assert decode_broker("k", stored).unhealthy == UNPRINTABLE_REASON
 
 
 def test_a_reported_load_is_stored_and_checked() -> None:

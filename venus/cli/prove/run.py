@@ -212,8 +212,8 @@ class ProofRun:
         with self._record_case(END, "the catalogue is as it was before"):
             after = self._scratch.dump()
             if after != before:
-                added = sorted(set(after.splitlines()) ^ set(before.splitlines()))
-                raise ScratchNotEmpty("; ".join(added[:NAMED_MAX]))
+                changed = sorted(set(after.splitlines()) ^ set(before.splitlines()))
+                raise ScratchNotEmpty("; ".join(changed[:NAMED_MAX]))
 
 
 def check_request(request: ProofRequest) -> None:
