@@ -1,4 +1,4 @@
-"""Source PostgreSQL -> target PostgreSQL, from the source's commit to the target's, with its peers in the same run.
+"""Times from the commit at a PostgreSQL source to that at a PostgreSQL target; COPY and other peers in the same run.
 
 `python -m bench.pipeline [--rows 500000] [--rounds 3] [--only narrow,wide,trickle]`. Broker, capture and apply are
 separate processes, started by the commands that a user types. Times are the server's own commit timestamps: of the

@@ -125,7 +125,7 @@ def hash_full_data(
 def open_quiet_cut(source: Source, tables: Mapping[int, VersionedTable]) -> Cut:
     """Open a snapshot of the source in which no change of these tables waits. Raises NotAtRest.
 
-    Waits for heartbeats to pass: reading them would make capture wait for this snapshot.
+    It waits until no heartbeat is left to read: reading one here would make capture wait for this snapshot.
     """
     fills = [_initial_fill(table_id) for table_id in tables]
     for tried in range(_QUIET_TRIES):

@@ -157,7 +157,7 @@ class TargetColumns:
                 )
 
     def reason_to_halt(self, schema: TableSchema) -> str:
-        """Return why a version cannot be followed: a rule does not fit it, or no rule decides; empty = it can."""
+        """Return why a version cannot be followed (a column rule does not fit, or none decides); empty = it can."""
         if not isinstance(schema, ProjectedSchema):
             return ""
         way = f"change [{self._place}.columns] and start `venus sync` again"

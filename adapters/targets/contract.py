@@ -242,7 +242,7 @@ class Quarantine(Protocol):
 
 
 class ScaledApply(Protocol):
-    """Scale-out apply: tasks of a runner apply ranges of the queue (capability `follows_by_runner`)."""
+    """Apply by many tasks, for example of Spark: each applies a range of the queue (capability `follows_by_runner`)."""
 
     def start(self) -> tuple[int, int]:
         """Prepare the apply; return the target's applied offset and its epoch."""

@@ -59,7 +59,7 @@ class SchemaDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutoverTable:
-    """A table of the target."""
+    """A table of a cut-over, with its name at the target."""
 
     schema: TableSchema
     name: str  # at the target, for messages

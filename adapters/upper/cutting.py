@@ -1,4 +1,4 @@
-"""One cut from snapshot to COMMIT (VENUS 3.3, figure 4).
+"""One cut, a group of source transactions, from its snapshot to COMMIT (VENUS 3.3, figure 4).
 
 The order is the guarantee: every half is on the broker's disk before the source's local transaction, and COMMIT is
 sent only after it. A failure before the local transaction rolls the whole cut back. A failure within it leaves the

@@ -115,7 +115,7 @@ class CaptureSession:
         self.figures = replace(self.figures, compares_every_s=ceil(every_s / COMPARING_STEP_S) * COMPARING_STEP_S)
 
     def _read_registered(self) -> list[RegisteredTable]:
-        """Return the registered tables; a new one with changes at the broker will be swept.
+        """Return the registered tables; read all rows again of a new one whose changes the broker already has.
 
         Most likely it was captured after the backup from which the source was restored, and is captured again.
         """

@@ -143,7 +143,7 @@ def _wait_until_repaired(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossWindows:
-    """Open windows of possible loss: the terms of unclean elections, and the home terms of promotions."""
+    """Losses of brokers that still await a repair: the terms of unclean elections, and the home terms of promotions."""
 
     terms: tuple[int, ...] = ()
     home_terms: tuple[int, ...] = ()

@@ -142,7 +142,7 @@ def find_disagreement(reader: Reader, subject: Subject) -> str:
 
 
 def _describe_disagreement(subject: Subject, columns: Columns, row: int, texts: tuple[str, ...]) -> str:
-    """Return why a row has another checksum in the database: a column's form, or the digest."""
+    """Return why the database's own checksum of a row differs: the text of a column or key, or the digest."""
     for column, values, text in zip(subject.schema.wire_columns, columns, texts, strict=False):
         if sized_forms(column.type, [values[row]])[0] != text:
             return f"column {column.name} is spelt differently there"

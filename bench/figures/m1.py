@@ -1,6 +1,6 @@
 """M1: 4,000,000 rows of 100 bytes by 1, 50, 200 producers to one consumer (Minos figure 5), a business for each.
 
-Three processes: the broker, one with all producers, one with the consumer's streams; each producer and stream has a
+There are three processes: the broker, all producers, and all streams of the consumer. Each producer and stream has a
 thread. The time runs from the first send until every row has arrived; rows go in batches of 1,000. There is no peer.
 """
 

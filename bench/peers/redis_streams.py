@@ -27,7 +27,7 @@ class RedisSender:
         self._messages: list[bytes] = []
 
     def prepare(self, wanted: Round) -> None:
-        """Make the entries."""
+        """Build the messages of a round in memory."""
         self._messages = messages(wanted.batches, wanted.rows, envelope=self._envelope)
 
     def send(self, wanted: Round) -> None:

@@ -164,7 +164,7 @@ class _RowParts:
         self._sizes += np.where(present, head_sizes + np.diff(bounds), 0)
 
     def _add_field_of_equal_size(self, content: bytes | Bytes, size: int, tag: bytes) -> None:
-        """Add a field that has a value in every message, each of this size."""
+        """Append a protobuf field to every message; each value has the same size."""
         head = tag + varint(size)
         # items of raw bytes: numpy copies each item at once, but the bytes of a row of an array one by one
         fields = np.empty(self._rows, dtype=[("head", f"V{len(head)}"), ("value", f"V{size}")])

@@ -285,7 +285,7 @@ class Preference(Generic[NameT]):
 
     @property
     def in_use(self) -> NameT:
-        """The choice in use."""
+        """The broker set in use, or whatever else the choices are."""
         return self.choices[self._in_use]
 
     def replace(self, choices: Sequence[NameT], in_use: NameT) -> None:

@@ -113,7 +113,7 @@ class BodyDecompressor:
 
 
 class _NoRoomError(Exception):
-    """The size of a block differs from the stated one."""
+    """A decompressed block is larger or smaller than its message states."""
 
 
 class _Room(io.RawIOBase):
@@ -185,5 +185,5 @@ class Credit:
         return self.balance > 0 and (nbytes <= self.balance or self.balance == self._whole)
 
     def spend(self, nbytes: int) -> None:
-        """Subtract the cost of a sent message."""
+        """Subtract the bytes of a sent message from the balance."""
         self.balance -= nbytes

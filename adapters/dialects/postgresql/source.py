@@ -156,6 +156,7 @@ def survey(settings: Settings, request: SurveyRequest) -> Survey:
 
 
 def _read_facts(connection: PostgresConnection, namespaces: Seq[str]) -> list[SourceFact]:
+    """Read the facts of an assessment: the role, the character set, stored code and invalid objects."""
     role, encoding = connection.row(statement("survey", "database"))
     places = {"namespaces": list(namespaces)}
     code, invalid = (connection.rows(statement("survey", block), places) for block in ("code", "invalid"))

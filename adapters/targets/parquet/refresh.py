@@ -269,7 +269,7 @@ def _used_shapes(table: LakeTable) -> set[int]:
 
 
 class _StateWriter:
-    """Writer of the files of one new state."""
+    """Writer of the Parquet files of a table's next state."""
 
     def __init__(self, manifest: LakeManifest, table: LakeTable, shape: ArrowShape, before: Path, into: Path) -> None:
         self._manifest, self._table, self._shape = manifest, table, shape

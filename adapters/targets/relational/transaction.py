@@ -222,7 +222,7 @@ class ApplyTransaction:
             self._counts.count_held(section, offset)
 
     def _apply_marker(self, section: TableChanges, offset: int) -> None:
-        """Apply a marker of a whole table after all earlier changes."""
+        """Carry out a TRUNCATE, or the beginning or end of a sweep, after all earlier changes of the table."""
         table_id = section.table_id
         sql = self._catalogue.sql(self._target, table_id, section.schema_version)
         self._counts.for_table(table_id).applied += section.count

@@ -104,7 +104,7 @@ class Verdicts:
             self.halts[self._choose_halted_table(refused)] = refused.reason
 
     def _choose_halted_table(self, refused: RowsRefused) -> int:
-        """Return the table to halt: of several candidates, the next that was not on trial yet."""
+        """Return the table to halt: the first candidate whose halt has not been tried yet."""
         left = [table_id for table_id in refused.candidates if table_id not in self._acquitted]
         chosen = left[0] if left else refused.table_id
         self._on_trial = chosen if len(left) > 1 else None

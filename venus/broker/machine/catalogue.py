@@ -126,7 +126,7 @@ class BusinessCatalogue:
             self._closed.discard(name)
 
     def _check_open(self, name: str) -> None:
-        """Raise Unavailable if connections to a name are refused."""
+        """Raise Unavailable if the business of this name is closed."""
         if name in self._closed:
             raise _forgetting_error(name)
 

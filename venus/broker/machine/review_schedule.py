@@ -17,7 +17,7 @@ ASKED_MAX = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewState:
-    """Reviews of one half message: since when it waits, when the next review is due, how many were delivered."""
+    """Reviews of one undecided batch: since when it waits, when the next question is due, how many were sent."""
 
     due_at: float
     since: float

@@ -91,7 +91,7 @@ def ask_homes(upstream: Iterable[str], proof: ClientCredentials) -> list[HomeAns
 
 
 class OwnHomes(Protocol):
-    """Changes to this set's own homes. A broker that does not lead the business does nothing."""
+    """Changes of a business whose home is this broker set. A broker that does not lead the business does nothing."""
 
     def promoted_homes(self) -> Mapping[str, Home]:
         """Return the businesses whose home this set has become by a promotion."""

@@ -283,7 +283,7 @@ class TableIndex:
 
 
 class NumberedIndex:
-    """Index of interests by numbers of their own. It does not change any more, so any thread may use it.
+    """Immutable index of interests, each with a number; a match returns numbers. Any thread may use it.
 
     Interests without a condition are listed apart: they match every event.
     """

@@ -195,6 +195,7 @@ def _drop_log_steps(present: PostgresInstalledObjects, places: Mapping[int, str]
 
 
 def _qualified_names(present: PostgresInstalledObjects) -> dict[int, str]:
+    """Return the schema and name of each captured table, by table id."""
     return {table_id: f"{namespace}.{name}" for (namespace, name), table_id in present.table_ids.items()}
 
 

@@ -201,7 +201,7 @@ def is_identity(placed: PlacedTable, column: Column) -> bool:
 
 
 def is_counted(placed: PlacedTable, column: Column) -> bool:
-    """Return whether the column has its own sequence here, because its numbers are wider or it may be NULL."""
+    """Return whether an identity column gets a sequence instead: it is a DECIMAL, or may be NULL."""
     if column.type.kind is Kind.INT:
         return column.identity and not is_required(placed, column)
     return column.identity and column.type.kind is Kind.DECIMAL and column.type.scale <= 0
