@@ -160,7 +160,7 @@ class MeasuredTarget:
 def measure_maria(
     server: MariaServer, database: str, folder: Path, rows: Sequence[tuple[str, str, str]]
 ) -> tuple[BareRate, BareRate]:
-    """Return the rates of the faster bare statement, once for a load and once for increments."""
+    """Return the rate of INSERT or LOAD DATA without VENUS, whichever is faster, for a load and for increments."""
     bare = measure_rate(len(rows), lambda: insert_bare(server, database, rows))
     found = []
     for name, most in (("loaded", len(rows) // SPLITS_PER_WORKER), ("increments", CUT_ROWS)):

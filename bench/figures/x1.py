@@ -219,7 +219,8 @@ def run(quick: bool) -> Sequence[FigureResult]:
 def _commit_flat_out(sender: Messages, orders: Connection, batches: int) -> tuple[int, float]:
     """Commit batches, at most two parts ahead of the streams; return the changes that arrived, and when the last did.
 
-    A broker that had to keep more for its streams would let them read the queue again, which gives other changes.
+    If too many changes wait, the broker drops them and the streams read the queue again; that gives another number of
+    changes.
     """
     for first in range(0, batches, PART):
         sender.commit_many(min(PART, batches - first))

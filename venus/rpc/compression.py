@@ -181,7 +181,7 @@ class Credit:
         self._whole = max(self._whole, self.balance)
 
     def allows(self, nbytes: int) -> bool:
-        """Return whether a message of this cost may be sent now."""
+        """Return whether a message of so many bytes may be sent within the credit that is left."""
         return self.balance > 0 and (nbytes <= self.balance or self.balance == self._whole)
 
     def spend(self, nbytes: int) -> None:

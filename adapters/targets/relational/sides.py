@@ -67,7 +67,7 @@ class RelationalSide(ABC):
 
     @abstractmethod
     def plan_own_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
-        """Plan the handover of capture; `tables` have the names of this database."""
+        """Plan how capture passes to this database; `tables` have the names that they have here."""
 
     @abstractmethod
     def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:

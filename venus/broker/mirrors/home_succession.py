@@ -351,7 +351,7 @@ def preview_promotion(
 
 
 def become_home(core: Core, said: broker_pb2.Promoted, own: Sequence[str]) -> broker_pb2.Promoted:
-    """Make this set the home; return `said` with the end of the queue. Blocking. Raises Refused, NotLeader."""
+    """Make this set the home; return `said` and the end of its queue. Blocking. Raises Refused, NotLeader."""
     home = Home(set=said.set, term=said.home_term, addresses=tuple(own), here=True)
     core.homes.become(said.business, home).result(WAIT_S)
     state = core.catalogue.find(said.business).committed

@@ -37,7 +37,7 @@ from venus.wire import broker_pb2
 
 @dataclass(frozen=True, slots=True)
 class _IdentityChanges:
-    """The offsets after which a business's rows identity changes. `begin` and `versions` tell if this is outdated."""
+    """Offsets after which the identity of a business's rows changes; outdated if `begin` or `versions` differ."""
 
     begin: int
     versions: int

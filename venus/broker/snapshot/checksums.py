@@ -75,7 +75,7 @@ def find_fault(known: Segment, found: Segment, newer: int) -> str:
 
 
 def sequences_of(values: Sequence[bytes]) -> Sequences:
-    """Return the Sequence of each stored value."""
+    """Return the change number (Sequence) of each stored row."""
     heads = np.frombuffer(b"".join([value[:HEAD_BYTES] for value in values]), dtype=HEAD)
     return heads["sequence"].astype(np.uint64)
 

@@ -43,7 +43,7 @@ VALUES = "values"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkChanges:
-    """What the marks of one table's triggers and values show to have changed since the last comparison."""
+    """What has changed since the last comparison: altered triggers, rewritten values, and the marks to store."""
 
     #: Triggers that were disabled for a while or altered, with their partition if they have one.
     altered_triggers: tuple[str, ...] = ()
