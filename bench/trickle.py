@@ -364,8 +364,8 @@ def main() -> None:
         bench = TrickleBench(Path(home), chosen.rate, stages=chosen.stages)
         stack.callback(bench.stop)
         bench.start(chosen.tables)
-        if chosen.measure_idle:
-            report_idle(console, bench.measure_idle(chosen.measure_idle), chosen.measure_idle)
+        if chosen.idle:
+            report_idle(console, bench.measure_idle(chosen.idle), chosen.idle)
         report(console, chosen.rate, rounds(bench, chosen.rounds, chosen.seconds, peer=not chosen.no_peer))
         if chosen.stages:
             stages.report(console, stages.of_transactions(stages.read(bench.venus.log), bench.commits))
