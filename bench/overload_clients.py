@@ -105,7 +105,7 @@ def keep_pace(source: FloodSource, rows_per_s: float, stop: Event) -> float:
 
 
 def read(address: str, business: str, stop: Event) -> None:
-    """Read a business's full data again and again until `stop`."""
+    """Read a business's full data repeatedly until `stop` is set."""
     with SnapshotClient(address) as snapshots:
         while not stop.is_set():
             snapshot = snapshots.open(business, splits=4, holder="bench")

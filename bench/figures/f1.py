@@ -155,7 +155,7 @@ class _WriteClock:
             self._thread.join()
 
     def _write_repeatedly(self) -> None:
-        """Write to both databases again and again until the end; record which writes they accept."""
+        """Write to both databases repeatedly until the end; record which writes they accept."""
         cursors = {name: self._site.postgres.connect(name).cursor() for name in OTHER}
         while not self._stop.wait(0.002):
             for name, cursor in cursors.items():

@@ -181,7 +181,7 @@ class Credit:
         self._whole = max(self._whole, self.balance)
 
     def allows(self, nbytes: int) -> bool:
-        """Return whether a message of so many bytes may be sent within the credit that is left."""
+        """Return whether the remaining credit allows a message of `nbytes` bytes now."""
         return self.balance > 0 and (nbytes <= self.balance or self.balance == self._whole)
 
     def spend(self, nbytes: int) -> None:
