@@ -43,7 +43,7 @@ def parse_url(url: str, option: str, form: str) -> sa.URL:
 
 
 def _find_fault(url: sa.URL) -> str:
-    """Return what makes a URL unusable for every driver, empty if nothing does; the drivers' errors do not say it."""
+    """Return what makes a URL unusable for every driver, or an empty text; the drivers' errors do not name it."""
     values = [value for given in url.query.values() for value in ([given] if isinstance(given, str) else given)]
     if any("\0" in (part or "") for part in (url.username, url.password, url.host, url.database, *values)):
         return "it contains a NUL character"

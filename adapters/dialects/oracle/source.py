@@ -354,7 +354,7 @@ def sample_query(table: OracleTable, rows: int | None) -> str:
 
 
 def _sample_clause(rows: int | None) -> str:
-    """Return the clause that samples blocks of a table with so many rows; empty for a small one."""
+    """Return the clause that samples blocks of a table of this many rows; empty for a small one."""
     share = 100 * SAMPLE_ROWS / rows if rows else 100
     return f" SAMPLE BLOCK ({share:.6f})" if share < 100 / _SPREAD else ""
 
