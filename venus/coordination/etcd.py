@@ -219,9 +219,11 @@ class EtcdCoordinator:
         """Store the term of a business and remove its record; False if `leadership` is no longer current."""
         self._save_forgotten_term(leadership)
         swapped = self._client.swap(self._key("businesses", leadership.business), leadership.version, None)
-        if not swapped.done and swapped.repeated:
+        if swapped.done or not swapped.repeated:
+            return swapped.done
+        if swapped.current is not None:
             raise _uncertain_error(leadership.business)
-        return swapped.done
+        return True  # the attempt whose answer was lost has removed it
 
     def _save_forgotten_term(self, leadership: Leadership) -> None:
         """Store the term of a business before its removal; a higher term stored by another process stays."""

@@ -261,16 +261,42 @@ def test_a_removal_continues_when_the_answer_about_its_term_was_lost(etcd: EtcdC
         assert own.last_forgotten_term("main") == stored.term
 
 
-def test_a_removal_whose_answer_was_lost_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
+def test_a_removal_whose_answer_was_lost_is_recognised_when_it_is_repeated(etcd: EtcdCluster, connect: Connect) -> None:
+    """Otherwise `venus forget` reports an error, and its repetition that there is no such business."""
     with AnswerLosingProxy(etcd.addresses[0]) as front:
         own = connect([front.address])
         stored = create_business(own)
         own._save_forgotten_term(stored)  # the next swap is that of the record itself
         front.lose = 1
 
+        assert own.remove(stored)
+        assert front.lost == 1
+        assert own.read("main") is None
+
+
+def test_a_removal_is_unknown_if_the_business_exists_again_when_it_is_repeated(
+    etcd: EtcdCluster, connect: Connect
+) -> None:
+    with AnswerLosingProxy(etcd.addresses[0]) as front:
+        own, other = connect([front.address]), connect()
+        stored = create_business(own)
+        own._save_forgotten_term(stored)
+        front.lose = 1
+        inner = own._client._attempt
+
+        def create_before_repetition(*arguments: object) -> object:
+            try:
+                return inner(*arguments)  # type: ignore[arg-type]
+            except Exception:
+                create_business(other)
+                raise
+
+        own._client._attempt = create_before_repetition  # type: ignore[method-assign, assignment]
+
         with pytest.raises(Unavailable, match="may have been changed"):
             own.remove(stored)
-        assert own.read("main") is None
+        assert front.lost == 1
+        assert other.read("main") is not None
 
 
 def test_a_registration_whose_answer_was_lost_is_valid(etcd: EtcdCluster, connect: Connect) -> None:

@@ -241,6 +241,28 @@ def test_a_business_in_use_is_not_forgotten(broker: Broker) -> None:
     run_at_removal(broker, exercise)
 
 
+def test_a_business_is_forgotten_although_the_cluster_reports_its_removal_first(broker: Broker) -> None:
+    """`venus forget` would end with the error that the broker does not know the business."""
+
+    async def exercise(late: LateCoordinator) -> None:
+        forgets = asyncio.create_task(broker.gate.forget(BUSINESS))
+        await wait_until(late.asked.is_set)
+        del broker.host.records[BUSINESS], broker.host.replicas[BUSINESS]
+        broker.core.forget_business(BUSINESS)
+        late.may.set()
+        assert await forgets
+
+    run_at_removal(broker, exercise)
+
+
+def test_data_that_remains_after_the_removal_of_its_record_is_left_to_the_caller(broker: Broker) -> None:
+    async def exercise(late: LateCoordinator) -> None:
+        late.may.set()
+        assert not await broker.gate.forget(BUSINESS), "the broker has no replica that it would remove"
+
+    run_at_removal(broker, exercise)
+
+
 def test_a_refused_client_is_admitted_when_the_record_has_changed(broker: Broker) -> None:
     async def exercise(late: LateCoordinator) -> None:
         late.may.set()

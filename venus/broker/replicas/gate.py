@@ -265,7 +265,9 @@ class ClusterGate:
         Raises NotLeader, Refused while producers or consumers are connected, Unavailable.
         """
         end = time.monotonic() + WAIT_S
+        was_known = False
         while (known := self._host.records.get(business)) is not None:
+            was_known = True
             standing = self._shared.standing(business)
             if not standing.leads:
                 raise write_refusal(business, standing)
@@ -276,7 +278,9 @@ class ClusterGate:
             else:
                 self._coordination.read_soon()
                 await asyncio.sleep(LOOK_EVERY_S)
-        return await self._wait_for_removal(business)
+        was_dropped = await self._wait_for_removal(business)
+        # the cluster may report the removal, and the data be gone, before `_remove` returns
+        return was_dropped or (was_known and not self._core.catalogue.has_stored(business))
 
     def _on_removed(self, known: Leadership) -> None:
         """Handle the removal of a record: remove this broker's data of the business."""
