@@ -35,6 +35,7 @@ from venus.cli.load import MigrationReport
 from venus.cli.output import Redactor
 from venus.client import Broker
 from venus.errors import ConfigError, DirectionChanged, Refused, StorageError, VenusError
+from venus.process.system import call_from_handler
 
 if TYPE_CHECKING:
     from venus.adapters.targets.contract import FollowReport
@@ -183,7 +184,7 @@ class Pipeline:
         """Let the present run end in order, from any thread; return at once. Without a run, do nothing."""
         run = self._current  # without the lock: a signal handler of the program may call this
         if run is not None:
-            run.request_stop()
+            call_from_handler(run.request_stop)
 
     def verify(
         self, target: str = "", *, tables: Sequence[str] = (), where: str = "", wait_s: float = 30.0

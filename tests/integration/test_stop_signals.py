@@ -24,6 +24,16 @@ print("runs", flush=True)
 print("in order" if stop.wait({patience_s}) else "continues", flush=True)
 sys.stdin.read()
 """
+#: The signal comes at a moment at which `Event.wait` has the event's lock.
+IN_THE_LOCK = """
+import signal, threading
+from venus.cli.sync import stop_on_signals
+stop = threading.Event()
+stop_on_signals(stop)
+with stop._cond:
+    signal.raise_signal(signal.SIGTERM)
+print("in order" if stop.wait(60) else "continues")
+"""
 BROKER = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -53,6 +63,11 @@ def test_a_signal_stops_the_process_in_order(number: signal.Signals) -> None:
     process.send_signal(number)
     assert process.communicate(timeout=120)[0] == "in order\n"
     assert process.returncode == 0
+
+
+def test_a_signal_may_come_at_any_moment_of_a_wait() -> None:
+    found = subprocess.run([sys.executable, "-c", IN_THE_LOCK], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (found.stdout, found.returncode) == ("in order\n", 0)
 
 
 def test_a_closed_terminal_may_send_its_signal_twice() -> None:

@@ -138,6 +138,20 @@ def test_two_pipelines_run_in_one_process_and_stop_from_another_thread(open_shop
         pipeline.run(for_s=0)  # and may be run again
 
 
+def test_a_signal_handler_may_stop_a_run_at_any_moment(shop: Shop) -> None:
+    pipeline = Pipeline.from_toml(shop.file)
+    pipeline.install()
+    with pipeline.running():
+        run = pipeline._current
+        assert run is not None
+        stops = threading.Thread(target=pipeline.stop, daemon=True)
+        with run._is_stopping._cond:  # type: ignore[attr-defined]
+            stops.start()
+            stops.join(60)
+            assert not stops.is_alive(), "the main thread may have the event's lock when the signal comes"
+        assert run.is_over.wait(60)
+
+
 def test_errors_are_venus_errors_without_passwords(shop: Shop) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         Pipeline.from_toml(shop.folder / "absent.toml")

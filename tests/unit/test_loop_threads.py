@@ -121,8 +121,12 @@ def test_one_signal_stops_and_a_second_one_ends_at_once(monkeypatch: pytest.Monk
     watched, ended = WatchedSupervisor(), list[int]()
     signalled = threading.Event()
     watched.supervisor.stop_on_signals(ended.append, signalled)
-    handlers[signal.SIGTERM](signal.SIGTERM, None)
-    assert watched.stop.is_set()
+    first = threading.Thread(target=handlers[signal.SIGTERM], args=(signal.SIGTERM, None), daemon=True)
+    with watched.stop._cond:  # type: ignore[attr-defined]
+        first.start()
+        first.join(10)
+        assert not first.is_alive(), "the main thread may have the event's lock when the signal comes"
+    assert watched.stop.wait(10)
     assert not ended
     handlers[signal.SIGINT](signal.SIGINT, None)
     assert ended == [128 + signal.SIGINT]

@@ -26,7 +26,7 @@ from venus.cli.sync_direction import DirectionGuard
 from venus.errors import ConfigError, DatabaseUnavailable, VenusError
 from venus.flow.breaker import REMIND_S
 from venus.model import count_phrase
-from venus.process.system import LOOP_THREADS, stop_signals
+from venus.process.system import LOOP_THREADS, call_from_handler, stop_signals
 
 if TYPE_CHECKING:
     from venus.adapters.targets.contract import LoadProgress, Target
@@ -85,13 +85,16 @@ class ThreadSupervisor:
         `signalled` outlives these loops: a signal that came before they could see it stops them at once.
         """
 
+        def request_stop() -> None:
+            signalled.set()
+            self._stop.set()
+            self._events.put(None)  # `run` waits for an event
+
         def on_signal(number: int, _frame: object) -> None:
             """Stop the loops at the first signal; end the process at a second one that is not SIGHUP."""
             if signalled.is_set() and number != signal.SIGHUP:
                 end_now(128 + number)
-            signalled.set()
-            self._stop.set()
-            self._events.put(None)  # a handler may call this method in the middle of `get`
+            call_from_handler(request_stop)
 
         for number in stop_signals():
             signal.signal(number, on_signal)

@@ -39,7 +39,7 @@ from venus.cli.sync_direction import (
 )
 from venus.errors import ConfigError, DirectionChanged, VenusError
 from venus.flow.breaker import RetryPolicy, find_retry_policy
-from venus.process.system import freeze_objects, keep_freed_memory, stop_signals
+from venus.process.system import call_from_handler, freeze_objects, keep_freed_memory, stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,7 +203,7 @@ def stop_on_signals(stop: threading.Event) -> None:
         """Set `stop` at the first signal; end the process at a second one that is not SIGHUP."""
         if stop.is_set() and number != signal.SIGHUP:
             os._exit(128 + number)
-        stop.set()
+        call_from_handler(stop.set)
 
     for number in stop_signals():
         signal.signal(number, on_signal)

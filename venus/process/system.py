@@ -7,6 +7,7 @@ holds the interpreter's lock. So these objects are frozen. glibc's heaps are sha
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import gc
 import os
@@ -14,7 +15,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 #: Absent outside Linux, where monotonic time advances during a suspend, or where no better clock exists.
@@ -55,6 +56,15 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     """
     always = (signal.SIGTERM, signal.SIGINT)
     return always if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*always, signal.SIGHUP)
+
+
+def call_from_handler(call: Callable[[], object]) -> None:
+    """Run a call that takes locks, such as `Event.set`, from a signal handler: in a new thread, without waiting.
+
+    A handler interrupts the main thread, which may hold that lock at this moment, for example in `Event.wait`. Then the
+    handler would never get it. `threading.Thread` takes such locks itself.
+    """
+    _thread.start_new_thread(call, ())
 
 
 #: The home that container runtimes set for a user without one.
