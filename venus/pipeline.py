@@ -162,7 +162,7 @@ class Pipeline:
     def run(self, *, for_s: float | None = None, until: Callable[[], object] | None = None) -> RunReport:
         """Capture changes and apply them to all targets until a time has passed, `until` is true, or `stop` is called.
 
-        Loads a target that was never loaded. Waits out temporary errors, such as a database that restarts. Raises the
+        Loads a target that was never loaded. Waits out temporary errors. Raises NotInstalled without triggers, else the
         error of capture or of a target that has ended for another reason. `until` is called in this thread.
         """
         if for_s is not None and not for_s >= 0:
@@ -272,7 +272,10 @@ class Pipeline:
     @contextmanager
     def _run_loops(self) -> Iterator[_Run]:
         """Run capture and apply in the background during the block, and raise the error that ended them."""
+        from venus.cli.run import require_triggers
+
         with self._redact_errors(), self._serve() as invocation:
+            require_triggers(invocation.directed_settings, partial(self._emit, CAPTURE, "remark"))
             run = _Run(invocation, self._emit)
             with self._lock:
                 if self._current is not None:

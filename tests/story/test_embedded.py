@@ -152,6 +152,14 @@ def test_a_signal_handler_may_stop_a_run_at_any_moment(shop: Shop) -> None:
         assert run.is_over.wait(60)
 
 
+def test_a_run_without_triggers_starts_nothing(shop: Shop) -> None:
+    """Capture and the loop of a target would both report it, each in its own words."""
+    events: list[PipelineEvent] = []
+    with pytest.raises(NotInstalled, match="no triggers are installed"):
+        Pipeline.from_toml(shop.file, on_event=events.append).run(for_s=60)
+    assert events == []
+
+
 def test_errors_are_venus_errors_without_passwords(shop: Shop) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         Pipeline.from_toml(shop.folder / "absent.toml")

@@ -93,6 +93,19 @@ def test_a_missing_source_ends_it(source: Path, capsys: pytest.CaptureFixture[st
     assert "app.db" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [[], ["--install"]])
+def test_an_unreachable_source_is_waited_for(
+    source: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    """Capture waits for it; a container of the source often starts later."""
+    file = source.parent / "venus.toml"
+    file.write_text(file.read_text().replace(f"sqlite:///{source}", "postgresql://v:secret@127.0.0.1:1/app"))
+    assert run(["run", *options]) == 0
+    said = capsys.readouterr().err
+    assert "the source cannot be reached now: " in said
+    assert "secret" not in said
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [

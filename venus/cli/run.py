@@ -26,7 +26,6 @@ from venus.errors import ConfigError, DirectionChanged, NotInstalled, VenusError
 from venus.flow.breaker import RetryPolicy, find_retry_policy
 
 if TYPE_CHECKING:
-    from venus.adapters.dialects.contract import Source
     from venus.broker.service.process import RunningBroker
     from venus.config import Settings
 
@@ -55,7 +54,7 @@ def run(
     require_one_process(settings)
     on_terminal = sys.stderr.isatty() and invocation.log_format == "text"
     invocation.log_to_stderr(logging.WARNING if on_terminal else logging.INFO)
-    require_triggers(invocation, settings, install=install)
+    ensure_triggers(invocation, settings, install=install)
     with export_traces(settings, invocation.role), serving_broker(invocation, settings):
         return run_both_directions(invocation)
 
@@ -77,37 +76,44 @@ def require_one_process(settings: Settings) -> None:
 # -- triggers ----------------------------------------------------------------------------------------------------------
 
 
-def require_triggers(run: Invocation, settings: Settings, *, install: bool) -> None:
+def ensure_triggers(run: Invocation, settings: Settings, *, install: bool) -> None:
     """Make sure that triggers are installed. Raises NotInstalled if they are not and may not be.
 
     If the source is unreachable now, this does nothing, because capture waits for it.
     """
-    from venus.cli.install import open_configured_source
-
-    try:
-        with open_configured_source(settings) as source:
-            missing = not has_triggers(source)
-    except VenusError as error:
-        if find_retry_policy(error, has_worked=False) is not RetryPolicy.WAIT:
-            raise
-        run.out.say(f"the source cannot be reached now: {error}")
+    present = has_triggers(settings, run.out.say)
+    if present is None:
         return
-    if missing and not install and can_ask(run):
+    if not present and not install and can_ask(run):
         run.out.say(f"{NO_TRIGGERS}; these would be created:")
         install_missing(run, settings, only_list=True)
         install = typer.confirm("Install them now?", err=True)
     if install:
         install_missing(run, settings)
-    elif missing:
+    elif not present:
         raise NotInstalled(NO_TRIGGERS, hint=INSTALL_HINT)
 
 
-def has_triggers(source: Source) -> bool:
-    """Return whether any table is captured."""
+def require_triggers(settings: Settings, say: Callable[[str], object]) -> None:
+    """Raise NotInstalled if no table is captured, unless the source is unreachable now."""
+    if has_triggers(settings, say) is False:
+        raise NotInstalled(NO_TRIGGERS, hint=INSTALL_HINT)
+
+
+def has_triggers(settings: Settings, say: Callable[[str], object]) -> bool | None:
+    """Return whether any table is captured; if the source is unreachable now, say so and return None."""
+    from venus.cli.install import open_configured_source
+
     try:
-        return any(not table.schema.is_heartbeat for table in source.registry.read_registered_tables())
+        with open_configured_source(settings) as source:
+            return any(not table.schema.is_heartbeat for table in source.registry.read_registered_tables())
     except NotInstalled:
         return False
+    except VenusError as error:
+        if find_retry_policy(error, has_worked=False) is not RetryPolicy.WAIT:
+            raise
+        say(f"the source cannot be reached now: {error}")
+        return None
 
 
 def can_ask(run: Invocation) -> bool:
