@@ -14,6 +14,7 @@ import pytest
 from tests.support.databases.mariadb import catalogue
 from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.oracle.workload import KEYS, writers
+from venus.adapters.dialects.oracle.capture import capture
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.cli.prove.follower import Follower
@@ -53,12 +54,17 @@ def test_existing_rows_are_numbered_and_filled(item: Follower) -> None:
     assert [c.name for c in schema.columns] == ["ID", "V", "RECORDID"]
 
 
-def test_changes_are_polled_by_their_sequence(item: Follower, application: Any) -> None:
+def test_changes_are_polled_by_their_sequence(
+    item: Follower, application: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     application.execute("INSERT INTO \"ITEM\" VALUES (4, 'four')")  # needs no column list: the columns are invisible
     application.execute('UPDATE "ITEM" SET "V" = \'TWO\' WHERE "ID" = 2')
     application.execute('UPDATE "ITEM" SET "ID" = 30 WHERE "ID" = 3')  # RECORDID stays, so it is still the same row
     table_id = item.table_id("ITEM")
     assert item.source.capture.read_backlog()[table_id][0] == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(capture, "LOG_ROWS_COUNTED_MAX", 2)
+        assert item.source.capture.read_backlog()[table_id][0] == 2, "a large backlog is not counted to its end"
     (seen,) = item.drain()
     assert seen.count == 3
     assert values(item) == {"1": "one", "2": "TWO", "30": "three", "4": "four"}

@@ -36,6 +36,7 @@ from venus.adapters.dialects.oracle.source import largest_query, sample_query
 from venus.adapters.dialects.oracle.sql import log_table_name, statement
 from venus.adapters.dialects.registry_rules import LogLimits
 from venus.adapters.dialects.survey_contract import TableSize
+from venus.model import LOG_ROWS_COUNTED_MAX
 
 FOLDER = Path(__file__).parents[3] / "docs" / "oracle"
 STUDENT = KeyedTable(owner="APP", name="STUDENT", key=(OracleKeyColumn(name="ID", log_type="NUMBER", is_text=False),))
@@ -212,6 +213,7 @@ def inline_statements(version: Version) -> list[str]:
     made += [
         statement("inline", "advance"),
         inline.count_waiting_sql(3, "APP", "STUDENT"),
+        inline.count_waiting_sql(3, "APP", "STUDENT", LOG_ROWS_COUNTED_MAX),
         statement("inline", "tables"),
     ]
     return [

@@ -349,7 +349,7 @@ def count_waiting(
     of_inline = {numbers[at]: at for at in places if at in numbers}
     bound = f" WHERE ROWNUM <= {most}" if most else ""
     counts = [
-        inline.count_waiting_sql(table_id, *of_inline[table_id])
+        inline.count_waiting_sql(table_id, *of_inline[table_id], most)
         if table_id in of_inline
         else statement("registry", "log_count", table_id=str(table_id), log=log_table_name(table_id), bound=bound)
         for table_id in table_ids

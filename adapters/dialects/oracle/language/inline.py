@@ -81,10 +81,14 @@ def drop_inline_columns(owner: str, name: str) -> str:
     return statement("inline", "drop_columns", table=KeyedTable(owner=owner, name=name, key=()).sql)
 
 
-def count_waiting_sql(table_id: int, owner: str, name: str) -> str:
-    """Return the query that counts the rows of a table that have changed since they were read."""
+def count_waiting_sql(table_id: int, owner: str, name: str, most: int = 0) -> str:
+    """Return the query that counts the rows of a table that have changed since they were read.
+
+    It stops counting at `most` (0 = never).
+    """
     table = KeyedTable(owner=owner, name=name, key=())
-    return statement("inline", "waiting", table_id=str(table_id), table=table.sql, name=_name_literal(table))
+    parts = {"table": table.sql, "name": _name_literal(table), "bound": f" AND ROWNUM <= {most}" if most else ""}
+    return statement("inline", "waiting", table_id=str(table_id), **parts)
 
 
 def inline_view_line(owner: str, name: str) -> str:
