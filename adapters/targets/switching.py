@@ -107,7 +107,8 @@ def contradiction(one: SideRecord | None, other: SideRecord | None) -> Refused:
     known = [record for record in (one, other) if record is not None]
     newest = max(known, key=lambda record: record.switch)
     if len(known) == 2 and known[0].switch == known[1].switch:
-        what = f"{known[0].name} and {known[1].name} are both {known[0].state.value} after switch {newest.switch}"
+        states = " and ".join(f"{record.name} is {record.state.value}" for record in known)
+        what = f"{states}, both after switch {newest.switch}"
     else:
         what = f"{newest.peer} does not know of switch {newest.switch}, which {newest.name} has recorded"
     return Refused(
