@@ -2,9 +2,9 @@
 
     python -m bench.all [--quick] [--only V3 M2 ...] [--json] [--write]
 
-Exit code 1 if a goal is missed. `--quick` runs a few rounds of each, which shows that the scripts work; its numbers are
-rough. `--write` puts the findings into bench/FIGURES.md. Everything runs on this machine; bench/README.md states the
-conditions.
+Exit code 1 if a goal is missed. `--quick` runs a few rounds of each figure, which shows that the scripts work; its
+numbers are rough. `--write` puts the findings into bench/FIGURES.md. Everything runs on this machine; bench/README.md
+states the conditions.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def select_figures(names: list[str]) -> list[Figure]:
 def time_fixed_work() -> float:
     """Return the CPU seconds of a fixed piece of Python and memory work: the median of five.
 
-    A rented machine is half as fast on some days. This number distinguishes such a day from a slower program.
+    A rented machine is half as fast on some days. This number distinguishes a slow machine from a slower program.
     """
 
     def time_once() -> float:

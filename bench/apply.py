@@ -1,8 +1,8 @@
 """How fast changes get into a PostgreSQL target, without broker or source: the under adapter's transactions alone.
 
-Three ways side by side in one run, on an embedded PostgreSQL: VENUS's own (keyed statements, staging, straight COPY)
-and, as peers, what the server can do with ready text: bare COPY and bare staging + ON CONFLICT. It also finds the cut
-size at which staging overtakes keyed statements, for `apply.keyed_rows_max`. `python -m bench.apply [--rows N]`.
+One run compares VENUS's ways to apply (keyed statements, staging, straight COPY) on an embedded PostgreSQL with two
+peers that get ready text: bare COPY and bare staging + ON CONFLICT. The benchmark also finds the cut size at which
+staging overtakes keyed statements, for `apply.keyed_rows_max`. `python -m bench.apply [--rows N]`.
 """
 
 from __future__ import annotations

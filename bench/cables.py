@@ -171,7 +171,7 @@ def _run_cables(targets: Mapping[str, str], orders: Connection) -> None:
 
 
 class Cables:
-    """Simulated lines to brokers, in a separate process. `at` has the address that leads to each broker."""
+    """Simulated lines to brokers, in a separate process. `at` maps each broker to its cable's address."""
 
     def __init__(self, targets: Mapping[str, str]) -> None:
         self._orders, theirs = spawn.Pipe()

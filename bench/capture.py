@@ -1,11 +1,11 @@
 """Capture at a PostgreSQL source: the paper's table 5, and the cost of triggers for the application.
 
-`python -m bench.capture [rounds]`. Table 5 is 100,000 inserts, updates and deletes of one table: the time from the
-application's commit until every section of the cut has been read and the cut is committed at the source (the paper
-gives about 18 s for each, on its own hardware). The cost of triggers is measured on twin tables in turn, one of them
-captured, so that both see the same noise; medians and their ratio. One-row transactions are measured twice: with the
-disk as it is, and with PostgreSQL's commit_delay of a millisecond, which is what a flush takes on a disk that has no
-volatile cache; what the triggers cost does not depend on it, their share does.
+`python -m bench.capture [rounds]`. Table 5 of the paper has 100,000 inserts, updates and deletes of one table. The
+time runs from the application's commit until every section of the cut has been read and the cut is committed at the
+source (the paper gives about 18 s for each, on its own hardware). The cost of triggers is the ratio of two medians,
+measured alternately on twin tables, one of them captured, so that both see the same noise. One-row transactions are
+measured twice: with the disk as it is, and with a commit_delay of one millisecond, as long as a flush takes on a disk
+without a volatile cache. The delay does not change what the triggers cost, only their share of the time.
 """
 
 from __future__ import annotations

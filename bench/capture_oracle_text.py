@@ -1,8 +1,8 @@
 """Cost of the generated Oracle triggers, on MariaDB in Oracle mode: ratios, not the figures of an Oracle server.
 
-Run it with `python -m bench.capture_oracle_text [rows]`. It measures twin tables in turn: without
-triggers, captured (the default), and with the paper's own columns (inline). The time that VENUS needs to read the log
-is not measured: MariaDB's driver needs a round trip for each deleted row, where Oracle's needs one for ten thousand.
+Run it with `python -m bench.capture_oracle_text [rows]`. It measures equal tables in turn: without triggers, captured
+(the default), and with the paper's own columns (inline). The time that VENUS needs to read the log is not measured:
+MariaDB's driver needs a round trip for each deleted row, where Oracle's needs one for ten thousand.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python -m bench.forecast [--only sqlite postgresql mysql oracle] [--narrow 100000] [--wide 20000] [--pace]
 
-A table of 4 columns with few rows, the same with many, and one of 20 columns; each is assessed, filled, loaded into an
-embedded PostgreSQL and rehearsed for a cut-over. The oracle is the stand-in (MariaDB in Oracle mode). Each forecast is
-a line: forecast / measurement / factor between them, either way. The last line is the verdict; the exit code is 1 if a
-factor is above 1.5. `--parts` prints more about each. `--pace` measures only the reading of a fill and the triggers, in
-processor time where possible, so that a busy machine gives the same result.
+Three tables (4 columns with few rows, 4 columns with many rows, 20 columns) are assessed, filled, loaded into an
+embedded PostgreSQL and rehearsed for a cut-over. MariaDB in Oracle mode stands in for Oracle. Each forecast is one
+line: the forecast, the measurement, and the factor between the larger and the smaller of the two. The last line is the
+verdict; the exit code is 1 if a factor is above 1.5. `--parts` prints more about each forecast. `--pace` measures only
+the reading of a fill and the triggers, in processor time where possible, so that a busy machine gives the same result.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Times from the commit at a PostgreSQL source to that at a PostgreSQL target; COPY and other peers in the same run.
 
 `python -m bench.pipeline [--rows 500000] [--rounds 3] [--only narrow,wide,trickle]`. Broker, capture and apply are
-separate processes, started by the commands that a user types. Times are the server's own commit timestamps: of the
-burst at the source, and of the transaction that makes it visible at the target. The peers get ready-made COPY text and
-the same target table, so they measure only PostgreSQL's own work.
+separate processes, started by the commands that a user types. Times are differences of the server's own commit
+timestamps: of the burst at the source, and of the transaction that makes it visible at the target. The peers get
+ready-made COPY text and the same target table, so they measure only PostgreSQL's own work.
 """
 
 from __future__ import annotations

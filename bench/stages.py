@@ -1,6 +1,6 @@
 """Where the time of small transactions goes: the log of cuts (venus/process/tracing.py) of all processes, put together.
 
-A stage begins at the end of the one before it. So the stages of a transaction add up to its latency, as the bench
+A stage begins when the previous stage ends. So the stages of a transaction add up to its latency, as `bench.trickle`
 measures it, plus the target's fsync, which comes after the target's timestamp.
 """
 

@@ -1,8 +1,8 @@
 """Many small tables: how long their installation and an empty migrate take, and what they cost while idle.
 
-`python -m bench.tables [--tables 500] [--idle 20]`. Every command and process is one that a user types. Each cost is
-wall time and processor time: of the command with its children, and of the PostgreSQL server, which is both source and
-target. A loaded machine hardly changes the processor time.
+`python -m bench.tables [--tables 500] [--idle 20]`. The benchmark runs the commands that a user types. Each cost is
+the wall time, and the processor time of the command with its children and of the PostgreSQL server, which is both
+source and target. A loaded machine hardly changes the processor time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """`venus run` beside separate processes, alternately with the same databases, broker data and configuration.
 
-`python -m bench.together [--rate 100] [--seconds 10] [--rounds 3] [--idle 30]`. In each round, first one
-form and then the other is started on the same data directory, works and is stopped, so both meet the same state of the
-machine and of the databases.
-The measurements are those of bench/trickle.py: milliseconds from source commit to target commit, and processor time of
-everything that works for VENUS. The memory of VENUS's processes at the end of a run is added.
+`python -m bench.together [--rate 100] [--seconds 10] [--rounds 3] [--idle 30]`. In each round, first one form and then
+the other is started on the same data directory, works and is stopped, so both meet the same state of the machine and of
+the databases. The measurements are those of bench/trickle.py: milliseconds from source commit to target commit, and
+processor time of everything that works for VENUS. The memory of VENUS's processes at the end of a run is measured too.
 """
 
 from __future__ import annotations

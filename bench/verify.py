@@ -1,9 +1,9 @@
 """`venus verify` on PostgreSQL source and target: equal tables, planted differences, and both under a write load.
 
 `python -m bench.verify [--rows 1000000] [--runs 20] [--changes-per-s 1000] [--only equal,planted,load]`. Broker,
-capture and apply are separate processes; the comparison runs in this one, as the command does. In every run under load
-the findings must be exactly the planted differences; a false or missing finding makes the exit code 1. "Moved" counts
-the keys with checksums and the rows of both sides together.
+capture and apply are separate processes; the comparison runs in this process, with the code of `venus verify`. In every
+run under load the findings must be exactly the planted differences; a false or missing finding makes the exit code 1.
+"Moved" counts the keys with checksums and the rows of both sides together.
 """
 
 from __future__ import annotations

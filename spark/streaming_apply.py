@@ -2,7 +2,7 @@
 
 Spark starts micro-batches and runs the tasks that stage them. The target determines the changes to apply: everything
 between its own applied offset and the micro-batch's end, by the functions passed in. So Spark's checkpoint holds no
-state that matters. It is created again with every start, and a driver may be killed at any moment.
+state that matters: every start creates a new checkpoint, and a driver may be killed at any moment.
 
 The stream has one row for each micro-batch, with its first offset and its end.
 """

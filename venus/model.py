@@ -1,8 +1,8 @@
 """The domain types of VENUS, without any I/O.
 
 `sequence` is a position in the source, assigned by the upper adapter; `offset` is a position in a business's queue at
-the broker. Both are ints and must never mix, hence the NewTypes. Tables and types are described here once, for capture,
-transport, target DDL and verification alike; `venus.codec.schema` converts them to protobuf and back.
+the broker. Both are ints that must never mix, hence the NewTypes. Tables and types are described here once, for
+capture, transport, target DDL and verification alike; `venus.codec.schema` converts them to protobuf and back.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class Index:
 class ForeignKey:
     """A reference to another table.
 
-    The source has executed its actions already, so they must not run again while VENUS applies changes. They are
-    transported for the cutover, when the application writes to the target (`venus cutover`). An empty action is NO
-    ACTION.
+    The source has executed the actions of the foreign key already, so they must not run again while VENUS applies
+    changes. The actions are transported for the cutover, when the application writes to the target (`venus cutover`).
+    An empty action is NO ACTION.
     """
 
     name: str
@@ -128,8 +128,8 @@ class Check:
 class OwnType:
     """An enum or a domain of the application, used by columns of a table (PostgreSQL).
 
-    A column uses it if its `source_type` is `spelled`, or `spelled` followed by []. Columns of a domain have the
-    logical type of its base type.
+    A column uses the type if the column's `source_type` is `spelled`, or `spelled` followed by []. Columns of a domain
+    have the logical type of its base type.
     """
 
     namespace: str
@@ -263,7 +263,7 @@ class SourceIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One result of a check. `blocks` = VENUS refuses to continue with it."""
+    """One result of a check. `blocks` = VENUS refuses to continue."""
 
     where: str
     message: str

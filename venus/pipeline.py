@@ -7,12 +7,12 @@
         pipeline.migrate()
         pipeline.run(for_s=60)
 
-Methods use the functions that the commands use (venus/cli/), in threads of this process. They write nothing to standard
-output, install no signal handlers, and change neither umask nor limits of the process. Relative paths of the
-configuration begin at the working directory, as for commands. Errors are those of venus.errors, without passwords.
+Methods use the functions that the commands use (venus/cli/), in threads of this process. Methods write nothing to
+standard output, install no signal handlers, and change neither umask nor limits of the process. Relative paths in the
+configuration start at the working directory, as for commands. Errors are those of venus.errors, without passwords.
 
-Large work starts processes, as `multiprocessing` does with "spawn": a load or a comparison from 50,000 rows on. A
-script therefore needs `if __name__ == "__main__":`; `[apply] load_workers = 1` needs fewer processes.
+A load or a comparison of 50,000 rows or more starts processes, as `multiprocessing` does with "spawn". A script
+therefore needs `if __name__ == "__main__":`; `[apply] load_workers = 1` needs fewer processes.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ class RunReport:
 class Pipeline:
     """One source, its targets, and the broker between them.
 
-    By default the broker runs in this process, as in `venus run`: during each call, or during the `with` block around
-    several. With `own_broker=False` calls use the broker that the configuration names. `on_event` gets every event, in
-    threads of the pipeline; it should return quickly.
+    By default the broker runs in this process, as in `venus run`, during each call, or during a `with` block around
+    several calls. With `own_broker=False` calls use the broker that the configuration names. `on_event` gets every
+    event, in threads of the pipeline; it should return quickly.
 
-    Thread-safe: any thread may call any method, also during a run. There is one run at a time. Several pipelines in a
-    process need data directories and ports of their own; `listen = "127.0.0.1:0"` takes a free port.
+    Thread-safe: any thread may call any method, also during a run. Only one run is active at a time. Several pipelines
+    in a process need separate data directories and ports; `listen = "127.0.0.1:0"` takes a free port.
     """
 
     def __init__(self, settings: Settings, *, own_broker: bool = True, on_event: OnEvent = lambda _: None) -> None:
@@ -162,8 +162,8 @@ class Pipeline:
     def run(self, *, for_s: float | None = None, until: Callable[[], object] | None = None) -> RunReport:
         """Capture changes and apply them to all targets until a time has passed, `until` is true, or `stop` is called.
 
-        Loads a target that was never loaded. Waits out temporary errors. Raises NotInstalled without triggers, else the
-        error of capture or of a target that has ended for another reason. `until` is called in this thread.
+        Loads a target that was never loaded. Waits out temporary errors. Raises NotInstalled without triggers, or the
+        error that ended capture or a target. `until` runs in the caller's thread.
         """
         if for_s is not None and not for_s >= 0:
             raise ConfigError(f"for_s is {for_s}: it should be a number of seconds", hint="None runs until `stop`")
@@ -176,12 +176,12 @@ class Pipeline:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run in the background during a block. Raises at its end the error that has ended capture or a target."""
+        """Run in the background during a block. The block's end raises an error that ended capture or a target."""
         with self._run_loops():
             yield
 
     def stop(self) -> None:
-        """Let the present run end in order, from any thread; return at once. Without a run, do nothing."""
+        """Let the present run end in order, from any thread; return at once. If there is no run, do nothing."""
         run = self._current  # without the lock: a signal handler of the program may call this
         if run is not None:
             call_from_handler(run.request_stop)
@@ -210,7 +210,7 @@ class Pipeline:
         return self._build_invocation().settings.broker.reach
 
     def connect(self) -> Broker:
-        """Return a client of the broker, for snapshots and changes. Raises Refused if the own broker does not run."""
+        """Return a client of the broker, for snapshots and changes. Raises Refused if the pipeline's broker is down."""
         from venus.rpc.address import broker_address
 
         with self._lock:
@@ -377,7 +377,7 @@ class _Run:
         )
 
     def _main(self) -> None:
-        """Run the loops until they end; after a change of direction, run them again. This is the thread of the run."""
+        """Run the loops until they end; after a change of direction, run them again. The run's thread calls this."""
         try:
             while self._run_one_direction():
                 self._forget_direction()
@@ -387,7 +387,7 @@ class _Run:
             self.is_over.set()
 
     def _run_one_direction(self) -> bool:
-        """Run until a stop or a final error. Return whether changes flow the other way now."""
+        """Run until a stop or a final error. Return whether changes now flow in the other direction."""
         from venus.cli.loop_threads import LoopThread, TargetLoop, ThreadSupervisor
         from venus.cli.run import capture_changes
         from venus.cli.supervisor import has_turned

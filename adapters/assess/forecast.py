@@ -1,7 +1,7 @@
 """Forecast from a survey's figures: duration of fill and cut-over, cost of triggers, disk space. Pure.
 
-Every constant is measured by bench/forecast.py on its machine; `speed` is how many times as long the same work takes
-on this machine. A table of unknown size is left out of the forecast, and the report lists it.
+bench/forecast.py measured every constant on one benchmark machine. `speed` is how many times as long the same work
+takes on this machine. A table of unknown size is left out of the forecast, and the report lists it.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ Counters = tuple[float, Mapping[str, int]]
 def find_peak(readings: Sequence[Counters]) -> float | None:
     """Return the highest number of changes a second between two readings; None if no interval has a rate. Pure.
 
-    A counter that has become smaller was reset: its table does not count in that interval.
+    If a counter has become smaller, it was reset, and that interval is computed without its table.
     """
     rates = []
     for (began, before), (ended, after) in itertools.pairwise(readings):

@@ -1,7 +1,7 @@
 """The assessment: its tables, findings and forecast, as objects and as a JSON document.
 
-It combines the dialect's survey, dictionary and check with the speed of this machine, and only reads. It also gives the
-remedies: a script for the database's own client, and lines for the configuration.
+The assessment combines the dialect's survey, dictionary and check with the speed of this machine, and only reads. It
+also gives the remedies: a script for the database's own client, and lines for the configuration.
 """
 
 from __future__ import annotations
@@ -338,8 +338,8 @@ _SCHEMA = TableSchema(
 def measure_speed(clock: Callable[[], float] = time.process_time) -> float:
     """Return by what factor a core of this machine is slower than one of the benchmark machine.
 
-    Other load of the machine is left out, because it may be different during the fill. Such load also costs this
-    process processor time, through shared caches and hyper-threads, so only the quickest part counts.
+    The result excludes other load on the machine, which may be different during the fill. Other load also makes this
+    process use more CPU time, through shared caches and hyper-threads, so only the quickest part counts.
     """
     return min(measure_parts(clock)) * PARTS / REFERENCE_S
 

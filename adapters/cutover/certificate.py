@@ -1,8 +1,8 @@
 """Certificate of a cut-over: counts and hashes of every table on all sides. Pure.
 
 The document is plain data, so that it can be stored at the target and written as JSON or text. A table's hash is one
-number for all of its rows. It does not depend on where and in which order the rows are read. Tables that the patterns
-choose but that are not captured are listed, because a cut-over would silently omit them.
+number for all of its rows. The hash does not depend on where or in which order the rows are read. Tables that the
+patterns choose but that are not captured are listed, because a cut-over would silently omit them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TableHash:
 def align_section(section: TableChanges, version: TableSchema, newest: TableSchema) -> tuple[PackedBytes, PackedBytes]:
     """Return the rows of a section in the layout of the newest version.
 
-    Columns that older rows lack are NULL; columns that have been dropped are left out.
+    A column that the older rows lack becomes NULL; a column that the newest version has dropped is left out.
     """
     have, wanted = Layout.of(version), Layout.of(newest)
     if have.numbers == wanted.numbers and have.key_count == wanted.key_count:
@@ -67,7 +67,7 @@ HASH = "sum of xxh3-128 over the row messages, modulo 2^128"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTable:
-    """Comparison of one table on the three sides. `converted`: the values were compared as the target stores them."""
+    """Comparison of one table on the three sides. `converted`: values were compared in the form the target stores."""
 
     table: str
     target_table: str
@@ -214,7 +214,7 @@ OPTION = "--leave-out"
 def choose_left_out(uncaptured: Iterable[UncapturedTable], names: Sequence[str]) -> list[UncapturedTable]:
     """Return the uncaptured tables that the operator names, with or without their namespace.
 
-    Raises ConfigError for a name that matches none or several; captured tables are never left out.
+    Raises ConfigError for a name that matches no uncaptured table or several; captured tables cannot be left out.
     """
     uncaptured = list(uncaptured)
     known = [table.name for table in uncaptured]

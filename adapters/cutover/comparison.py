@@ -1,8 +1,8 @@
 """Comparison of every table on the three sides of a cut-over: source, full data, target; each in bounded memory.
 
-Values are first compared as they travel; if they differ, in the form that the target stores. The source is read in one
-snapshot in which no captured change waits. It opens a cut as for a first fill and rolls it back, so nothing is written
-there.
+Values are first compared in their transferred form; if they differ, in the form that the target stores. The source is
+read in one snapshot in which no captured change waits to be shipped. The comparison opens a cut as for a first fill and
+rolls the cut back, so it writes nothing to the source.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class VersionedTable:
         return self.schema.qualified_name
 
     def version(self, number: int) -> TableSchema:
-        """Return one of the versions. Raises NotAtRest for one created since the comparison began."""
+        """Return one of the versions. Raises NotAtRest for a version that was created since the comparison began."""
         for known in self.versions:
             if known.version == number:
                 return known
@@ -125,7 +125,7 @@ def hash_full_data(
 def open_quiet_cut(source: Source, tables: Mapping[int, VersionedTable]) -> Cut:
     """Open a snapshot of the source in which no change of these tables waits. Raises NotAtRest.
 
-    It waits until no heartbeat is left to read: reading one here would make capture wait for this snapshot.
+    It waits for a moment without heartbeats, because capture would have to wait for a snapshot that reads a heartbeat.
     """
     fills = [_initial_fill(table_id) for table_id in tables]
     for tried in range(_QUIET_TRIES):
@@ -143,7 +143,7 @@ def open_quiet_cut(source: Source, tables: Mapping[int, VersionedTable]) -> Cut:
 
 
 def _keep_if_quiet(cut: Cut, tables: Mapping[int, VersionedTable], *, heartbeats: bool) -> bool:
-    """Return whether no change waits in this cut; if one does, roll the cut back. With `heartbeats`, these may wait."""
+    """Return whether no change waits in this cut; if one does, roll the cut back. `heartbeats`: heartbeats may wait."""
     waiting = cut.read_sections(rows_max=1, bytes_max=1)
     try:
         first = next(waiting, None)
@@ -212,7 +212,7 @@ class CutoverComparison:
             self._snapshots.close()
 
     def compare(self, there: Seq[CutoverTable]) -> list[ComparedTable]:
-        """Compare the captured tables with those at the target (`there`). Raises NotAtRest if changes still wait."""
+        """Compare the captured tables with those of the target (`there`). Raises NotAtRest while the source changes."""
         for _ in range(_SCHEMA_TRIES):
             try:
                 return self._compare(there)

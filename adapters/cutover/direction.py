@@ -1,8 +1,8 @@
 """The direction of replication between two databases, from the databases' own records, and its settings.
 
-The configuration names the source and the targets of the initial direction. After `venus cutover --fall-back` changes
-flow in the other direction: the target is the source, and the configured source is a target with the name `@source`.
-Every command works on the settings of the present direction.
+The configuration names the source and the targets of the initial direction. After `venus cutover --fall-back`, changes
+flow in the opposite direction: the target becomes the source, and the configured source becomes a target with the name
+`@source`. Every command works on the settings of the present direction.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def reverse(base: Settings, main: str) -> Settings:
     """Return the settings in which target `main` is the source and the configured source is a target.
 
     A row that the configured source cannot hold waits in quarantine, so that the other rows and tables follow. VENUS's
-    options concern capture, so they move to the database that is captured, if its kind has them.
+    own options configure capture, so they move to the database that is now captured, if that kind of database has them.
     """
     old, new = base.source, base.targets[main]
     url = replace_own_options(new.url.get_secret_value(), old.url.get_secret_value(), f"[targets.{main}] url")
@@ -151,7 +151,7 @@ def _source_scheme(base: Settings) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallBackState:
-    """The records of both databases about the direction. `errors`: why a database is unreachable, by its name."""
+    """Both databases' records of the direction. `errors`: by name, why a database is unreachable; empty = reachable."""
 
     pair: FallBackPair
     records: Mapping[str, SideRecord | None]
@@ -161,7 +161,7 @@ class FallBackState:
     def is_reversed(self) -> bool:
         """Whether the configured source follows. Raises Refused if the records contradict each other.
 
-        While one database is unreachable, the record of the other one decides.
+        While one database is unreachable, the record of the reachable one decides the direction.
         """
         old, new = self.records[OLD], self.records[self.pair.main]
         if any(self.errors.values()):

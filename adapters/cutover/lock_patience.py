@@ -1,7 +1,8 @@
 """Repetition of a cut-over's steps while another session's lock prevents them.
 
-Each step is one transaction, or may be repeated (switch.py). A database rolls it back if a lock is not granted in time,
-or to end a deadlock. Between two attempts, the sessions that have queued behind VENUS's lock request proceed.
+Each step is one transaction, or may be repeated (switch.py). A database rolls the transaction back if a lock is not
+granted in time, or to end a deadlock. Between two attempts, the sessions that have queued behind VENUS's lock request
+proceed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class LockPatience:
         self._sleep = sleep
 
     def run(self, step: Callable[[], T], describe_holders: Callable[[], str] = lambda: "") -> T:
-        """Run the step until it gets its locks; return its result. Raises LockTimeout, with the possible holders."""
+        """Run the step until it gets its locks; return its result. Raises LockTimeout with possible lock holders."""
         until, deadlocks, before = self._monotonic() + self._wait_s, 0, ""
         while True:
             try:

@@ -1,7 +1,7 @@
 """State of everything between the source and one target, and the obstacles to a cut-over in it.
 
-`read_readiness` reads the state; `find_blocks` and `find_pending` evaluate it and are pure. The cut-over waits for
-obstacles that are only pending; every other obstacle is a line with its cause and the command that fixes it.
+`read_readiness` reads the state; `find_blocks` and `find_pending` evaluate it and are pure. The cut-over waits until
+pending obstacles disappear; it reports every other obstacle in one line, with the cause and the command that fixes it.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def read_readiness(
 def relevant_alarms(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
     """Return the alarms of a business, without those of other targets and sets, which a cut-over does not affect.
 
-    Alarms about uncaptured tables are left out as well: the source has just been asked, and the operator may leave
-    these tables out. So are alarms about an unfinished switch, which the command completes.
+    The result also omits alarms about uncaptured tables, which have just been read from the source and which the
+    operator may leave out, and alarms about an unfinished switch, which the command completes.
     """
     prefix = f"{own.business}/"
     others = [c.group for c in own.consumers if c.group != group]

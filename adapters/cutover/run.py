@@ -1,10 +1,10 @@
 """The cut-over of one target, step by step; idempotent.
 
 Read the state -> wait until drained -> watch that the source is at rest -> compare source, full data and target ->
-check every foreign key -> set counters -> check that nothing moved -> mark -> finish. Everything up to the mark may be
-repeated at will; a rehearsal does only that. The mark is one transaction that locks the applied offset: after it VENUS
-writes no row at this target. If the process is killed after the mark, the next run finishes: it enables the actions
-of foreign keys and GENERATED ALWAYS.
+check every foreign key -> set counters -> check that nothing moved -> mark -> finish. Every step before the mark may be
+repeated at will; a rehearsal runs only those steps. The mark is one transaction that locks the applied offset: after it
+VENUS writes no row at this target. If the process is killed after the mark, the next run finishes: it enables the
+actions of foreign keys and GENERATED ALWAYS.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def run_cutover(
 ) -> CutoverOutcome:
     """Cut target `name` over, or rehearse it.
 
-    Raises Refused with one line for each obstacle, ConfigError if that kind of target cannot be cut over.
+    Raises Refused with one line for each obstacle, or ConfigError if that kind of target cannot be cut over.
     """
     target = open_target(settings, name)
     patience = LockPatience(request.wait_s, lambda text: report(text, 0, 0))
@@ -137,7 +137,7 @@ def undo_switch(pair: FallBackPair, name: str) -> None:
 
 
 def undo_target_cutover(settings: Settings, name: str, report: Report = lambda *_: None) -> CutoverMark:
-    """Give a target back to VENUS, as it was before the mark. Raises Refused if the application has written there."""
+    """Give a target back to VENUS, as it was before the mark. Raises Refused if the application has written to it."""
     target = open_target(settings, name)
     with target.open_cutover() as session:
         mark = session.read_mark()
@@ -225,7 +225,7 @@ class _Cutover:
     def _check_way_back(self, schema: Sequence[SchemaDifference]) -> list[WayBackLoss]:
         """Check that changes could come back, then let the target reject writes until it is the application's.
 
-        Return the values and objects that could not come back; empty without a way back.
+        Return the values and objects that the old database could not take back; empty without a way back.
         """
         if self._switch is None:
             return []
@@ -291,7 +291,7 @@ class _Cutover:
         return left_out_document(self._choose_left_out(readiness), released)
 
     def _check_quiet(self, before: Readiness) -> None:
-        """Watch the tables for `quiet_s` seconds. A table that changes meanwhile is an obstacle."""
+        """Watch the tables for `quiet_s` seconds. A table that changes during that time is an obstacle."""
         end = time.monotonic() + self._request.quiet_s
         while (left := end - time.monotonic()) > 0:
             self._report("watches for writes at the source", 0, 0)
@@ -306,7 +306,7 @@ class _Cutover:
     def _compare_tables(
         self, there: Sequence[CutoverTable], start: Readiness
     ) -> tuple[list[ComparedTable], broker_pb2.Snapshot | None]:
-        """Compare all tables on the three sides; a difference is an obstacle. Return also the full data's snapshot."""
+        """Compare all tables on the three sides; a difference is an obstacle. Also return the full data's snapshot."""
         group = start.at_target.group
         try:
             with CutoverComparison(self._session, self._source, self._settings, group, self._report) as comparing:
@@ -377,7 +377,7 @@ class _Cutover:
     # -- final steps -----------------------------------------------------------------------------------------------
 
     def _put_mark(self, found: dict[str, Any], end: Readiness) -> None:
-        """Store the mark, after which VENUS writes no row here. Raises Refused if a table has changed meanwhile."""
+        """Store the mark: VENUS then writes no row here. Raises Refused if a table has changed since the checks."""
 
         def check_at_rest(tables: Sequence[TargetTable]) -> None:
             late = find_movement(end.counters, counters_of(tables))

@@ -1,9 +1,9 @@
 """One switch of the application from one database to the other, step by step (switching.py); idempotent.
 
 This process ends the former owner's capture by the protocol of capture itself: it takes over as the producer, decides
-the undecided half messages, and seals the checkpoint. Nothing can be committed after that, so the broker's next offset
-is the position that both databases have in common. From there the new owner continues the same business: batch numbers,
-Sequences and offsets continue, and the broker's full data stays valid.
+the undecided half messages, and seals the checkpoint. No batch can be committed after the seal, so the broker's next
+offset is the position that both databases have in common. The new owner continues the same business from that position:
+batch numbers, Sequences and offsets continue, and the broker's full data stays valid.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Switch:
     def reopen_on_failure(self, session: CutoverTarget) -> Iterator[None]:
         """Let the owner accept writes again if the block fails, unless the follower has been opened.
 
-        After a crash the records show where the next run continues.
+        After a crash, the databases' records show at which step the next run continues.
         """
         try:
             yield
@@ -190,9 +190,9 @@ class Switch:
         return self.run_step(self.owner, self._seal_capture) if self.step is Step.STOP else self._stopped_position()
 
     def reopen(self, session: CutoverTarget) -> None:
-        """Let the owner accept writes again. Raises Refused if the other database is already the application's.
+        """Let the owner accept writes again. Raises Refused if the follower is already the application's.
 
-        The lock waits for a transaction that may still open the follower, and keeps another process from doing so.
+        The lock waits for a transaction that may still open the follower, and prevents another process from opening it.
         """
         session.lock_switch()
         step = self.step

@@ -1,6 +1,7 @@
 """The database dialects, one folder for each database; all of them implement `contract`.
 
-This package imports little: every process that loads rows imports it to learn in which case a database stores names.
+This package imports little: every process that loads rows imports it to learn whether a database stores names in upper
+case.
 """
 
 from __future__ import annotations

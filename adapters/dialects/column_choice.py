@@ -4,8 +4,8 @@ The patterns may name thousands of tables: plain names are looked up in a set, a
 expression.
 
 VENUS neither reads nor compares an excluded column, and does not create it at a target. Indexes, checks and foreign
-keys that need it are left out too. The table's schema lists each of them as `LeftOut`, like everything that no target
-gets.
+keys that need an excluded column are left out too. The table's schema lists everything that no target gets as
+`LeftOut`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The interface of a source database; every dialect implements it and passes the same conformance suite.
 
-Capture works the same way everywhere: triggers log the key of each changed row, a snapshot reads the log
-together with the current rows, and an exact delete consumes the log. A `Cut` is one snapshot. Its sections are shipped
-as half messages while it is open. Its `commit` is the paper's local transaction: atomically, it checks the epoch,
-writes the batch rows, advances the checkpoint row and removes exactly the log rows that the snapshot saw. PostgreSQL
-does this in the snapshot's transaction, SQLite moves a watermark, and the others delete log rows by number.
+Capture works the same way everywhere: triggers log the key of each changed row, a snapshot reads the log together with
+the current rows, and an exact delete consumes the log. A `Cut` is one snapshot. Capture ships the sections of a cut as
+half messages while the snapshot is open. `Cut.commit` is the local transaction: atomically, it checks the epoch,
+writes the batch rows, advances the checkpoint row and removes exactly the log rows that the snapshot saw. To remove
+log rows, PostgreSQL uses the snapshot's transaction, SQLite moves a watermark, the others delete by number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SnapshotLost(DatabaseUnavailable):
 
 
 class TableHalted(SourceError):
-    """A row of a captured table cannot be carried. The caller rolls back, halts the table, opens the cut again."""
+    """A row of a captured table cannot be carried. The caller rolls back, halts the table and opens a new cut."""
 
     def __init__(self, table: TableSchema, why: str, *, hint: str = "") -> None:
         super().__init__(
@@ -82,9 +82,9 @@ class SourceState:
 class FillState:
     """The progress of the fill of one table. Only the dialect can interpret `cursor`.
 
-    The caller writes the markers of a sweep. When it starts one (`sweep_from` is not 0 and the cursor is empty), it
-    stores the Sequence of its SWEEP_BEGIN in `sweep_from`. The dialect only keeps that number, and sets it to 1 or more
-    when a table that was filled before has to be read again.
+    The caller writes the markers of a sweep. When the caller starts a sweep (`sweep_from` is not 0 and the cursor is
+    empty), it stores the Sequence of the SWEEP_BEGIN marker in `sweep_from`. The dialect only stores `sweep_from`, and
+    sets it to 1 or more when a table that was filled before has to be read again.
     """
 
     table_id: int
@@ -99,11 +99,12 @@ class FillState:
 class RegisteredTable:
     """A captured table as the registry at the source describes it.
 
-    ACTIVE: captured. PAUSED: its log rows wait and cuts skip them, because an operator paused it or a row that cannot
-    be carried halted it (`SourceRegistry.halt`). RESYNC: changes were missed, and `reason` names the cause; VENUS still
-    captures what it can, but only a new fill makes the copy complete, and the operator decides when. RELEASING: an
-    operator is taking it out of capture; its triggers are removed or about to be, its log is still captured. RELEASED:
-    no longer captured. Its row stays, so that number and version continue if the table is captured again.
+    ACTIVE: captured. PAUSED: the table's log rows wait and cuts skip them, because an operator paused the table or a
+    row that cannot be carried halted it (`SourceRegistry.halt`). RESYNC: changes were missed, and `reason` names the
+    cause; VENUS still captures what it can, but only a new fill makes the copy complete, and the operator decides
+    when. RELEASING: an operator is taking the table out of capture; its triggers are gone or about to be dropped, its
+    log is still captured. RELEASED: no longer captured; the registry row stays, so that number and version continue if
+    the table is captured again.
     """
 
     schema: TableSchema
@@ -127,7 +128,7 @@ class RegisteredTable:
 class UncapturedTable:
     """A table that the patterns choose and the registry does not contain: new, renamed, detached or refused.
 
-    `obstacle` is the reason why it cannot be captured in its present form; empty = the next installation captures it.
+    `obstacle` is the reason why the table cannot be captured as it is; empty = the next installation captures it.
     """
 
     name: str
@@ -175,7 +176,7 @@ class Numbering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherObject:
-    """An object of the application other than a table. VENUS reports it and does not copy it to a target."""
+    """An object of the application other than a table; VENUS reports it and does not copy it to a target."""
 
     kind: str  # view, trigger, procedure, ...
     name: str
@@ -195,8 +196,8 @@ class Cut(Protocol):
         without being the same text (1.0 and 1.00), the tombstones precede the rows. `commit` removes every log row that
         these sections account for, so the caller must exhaust the iterator before it calls `commit`.
 
-        Raises TableHalted at a row that cannot be carried. Earlier sections may have been sent already, and a target
-        that applied them would show half a transaction of that table: the caller takes all of them back.
+        Raises TableHalted at a row that cannot be carried. After TableHalted the caller takes back all sections of the
+        cut, even those already sent: a target that applied them would show half a transaction of the halted table.
         """
 
     def read_fill_chunk(
@@ -233,8 +234,9 @@ class SourceDictionary(Protocol):
     def find_uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
         """Return the tables that these patterns choose and whose names the registry does not contain.
 
-        Empty if VENUS is not installed. A table that an operator took out of capture is in the registry. Reads the
-        dictionary, never rows; one statement lists all names, and only the uncaptured tables are described further.
+        Empty if VENUS is not installed. Omits tables that an operator took out of capture: the registry contains them.
+        Reads the dictionary, never rows; one statement lists all names, and only uncaptured tables are described
+        further.
         """
 
     def find_unmatched_patterns(self, patterns: Seq[str]) -> list[str]:
@@ -274,15 +276,15 @@ class SourceInstaller(Protocol):
         """Return every statement that takes these tables out of capture: those of `release`, then of `drop_logs`."""
 
     def release(self, table_ids: Seq[int]) -> list[InstallStep]:
-        """Remove the triggers of these tables. They become RELEASING, and their logs are still captured.
+        """Remove the triggers of these tables. The tables become RELEASING; their logs are still captured.
 
-        Idempotent: the next call completes an interrupted one. A RELEASED table stays RELEASED.
+        Idempotent: another call completes an interrupted release. A RELEASED table stays RELEASED.
         """
 
     def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
-        """Remove the logs of tables whose triggers are gone. They become RELEASED, each with its reason.
+        """Remove the logs of tables whose triggers are gone. The tables become RELEASED, each with its reason.
 
-        A row still in such a log is never captured: the caller has waited for capture, or reports the loss.
+        A row that is still in a dropped log is never captured: the caller has waited for capture, or reports the loss.
         """
 
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
@@ -316,8 +318,8 @@ class SourceRegistry(Protocol):
     def advance_comparison(self, table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> bool:
         """Store the progress of the comparison that has the reason `before`, and its new reason `after`.
 
-        An empty `after` ends the comparison: the fill is complete if `done`, else it ships all rows of the table.
-        Return False if the comparison has ended already.
+        An empty `after` ends the comparison: the fill is complete if `done`, else the fill ships all rows of the
+        table. Return False if the comparison has ended already.
         """
 
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
@@ -331,12 +333,12 @@ class SourceRegistry(Protocol):
         """Return the checkpoint row."""
 
     def raise_epoch(self, epoch: Epoch) -> SourceState:
-        """Store a higher producer epoch, which fences older instances. Raises Fenced if the source's is higher."""
+        """Store a higher producer epoch, which fences older instances. Raises Fenced if the stored epoch is higher."""
 
     def read_identity(self) -> SourceIdentity | None:
         """Return the facts that distinguish this database from its copies. Reads only.
 
-        None if nothing distinguishes them, or if an installation of an older version cannot store these facts.
+        None if copies cannot be distinguished, or if an installation of an older version cannot store the facts.
         """
         return None
 
@@ -390,7 +392,7 @@ class SourceCapture(Protocol):
         """Make the next cuts read the whole table again, always with a sweep, in at least this version.
 
         For a source that is behind its broker: the broker has rows of the table that this source does not know of,
-        perhaps in versions from the lost part of the history. The higher of the two versions applies.
+        perhaps in versions from the lost part of the history. A higher registered version stays.
         """
 
     def write_heartbeat(self) -> None:
@@ -405,15 +407,15 @@ class SourceCapture(Protocol):
     def limit_logs(self) -> None:
         """Stop capturing the tables whose logs are above the limits of the settings; they become RESYNC.
 
-        Does nothing without limits, before an installation, and where the triggers do this themselves.
+        Does nothing without limits, before an installation, and where the triggers themselves enforce the limits.
         """
         return
 
     def find_missing_grants(self) -> list[MissingGrant]:
         """Return the privileges that VENUS's user lacks on VENUS's own tables; without them nothing can be captured.
 
-        Log tables do not count. Empty if VENUS is not installed, and where such privileges cannot be revoked. Costs a
-        few round trips.
+        Log tables are not included. The result is empty if VENUS is not installed, and in databases where such
+        privileges cannot be revoked. Costs a few round trips.
         """
         return []
 

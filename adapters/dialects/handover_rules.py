@@ -14,8 +14,8 @@ from venus.model import Column, Kind, LogicalType, TableSchema
 class CaptureHandover:
     """The SQL statements by which a database takes over capture from another one, and what prevents that.
 
-    `preparation` may be repeated, and runs before the transaction of `statements`: DDL ends its transaction in some
-    databases.
+    `preparation` may be repeated, and runs before the transaction of `statements`, because DDL would end that
+    transaction in some databases.
     """
 
     statements: tuple[str, ...]
@@ -26,7 +26,7 @@ class CaptureHandover:
 def next_version(known: TableSchema, here: TableSchema) -> TableSchema:
     """Return `known` if the table here has the same description, else the description here as the next version. Pure.
 
-    A database of another kind describes its columns in its own way, so its version differs.
+    Databases of different kinds describe the same columns differently, so the version changes between them.
     """
     same = replace(here, table_id=known.table_id, version=known.version)
     is_same = fingerprint(same) == fingerprint(known) and _source_names(same) == _source_names(known)
@@ -36,8 +36,9 @@ def next_version(known: TableSchema, here: TableSchema) -> TableSchema:
 def registered_version(known: TableSchema, here: TableSchema) -> TableSchema:
     """Return the schema version that a handover stores in the registry of the new database. Pure.
 
-    Between databases of one kind it stays `known`: capture itself follows differences, such as a default. The
-    description by another kind of database would look like a change of columns, and every row would be read again.
+    Between databases of one kind the version stays `known`: capture itself follows differences, such as a default.
+    After a switch to another kind, capture would take the new description for a change of columns, and read every row
+    again.
     """
     return known if known.source_dialect == here.source_dialect else next_version(known, here)
 
@@ -88,7 +89,8 @@ _JSON_TEXT = ("", "json")
 def can_exchange_values(one: LogicalType, other: LogicalType, *, is_other_kind: bool) -> bool:
     """Return whether rows can travel between columns of these types in both directions. Pure.
 
-    The limits of a type differ between kinds of databases. The database with the limit checks each value.
+    Kinds of databases limit the length or the digits of a type differently; the database that has a limit checks each
+    value.
     """
     if one == other or not is_other_kind or one.kind is not other.kind:
         return one == other
@@ -100,8 +102,9 @@ def can_exchange_values(one: LogicalType, other: LogicalType, *, is_other_kind: 
 def version_to_follow(at_cut: TableSchema, present: TableSchema | None) -> TableSchema:
     """Return the schema version with which the former source of a table begins to follow the new source. Pure.
 
-    This is `present`, the description here, if columns and key are those of `at_cut`: that the new source describes the
-    table in its own way then needs no statement here. A change of columns since the cut arrives among the rows.
+    Return `present`, this database's description, if its columns and key are those of `at_cut`: the new source's own
+    description of the table then requires no statement here. A change of columns since the cut arrives in the stream
+    of rows.
     """
     if present is None:
         return at_cut

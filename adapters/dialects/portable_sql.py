@@ -1,9 +1,10 @@
 """Translation of check conditions and index expressions to PostgreSQL's SQL, or the reason why not. Pure.
 
 A check that means something else at the target is worse than no check: it would halt a table at a row that the source
-has accepted, or accept a row that the source would refuse. So only expressions of certainly equal meaning are
-translated. The translator visits each node of the parsed tree and considers the types of the columns. sqlglot only
-parses; its generator is not used. The resulting text quotes column names, and nothing else, with double quotes.
+has accepted, or accept a row that the source would refuse. So only expressions that certainly mean the same in both
+databases are translated. The translator visits each node of the parsed tree and considers the types of the columns.
+sqlglot only parses; its generator is not used. The resulting text quotes column names, and nothing else, with double
+quotes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The interface by which `venus prove` runs its cases in a scratch schema of a dialect.
 
-Optional: a dialect that supports it has a module `proving` with `open_scratch(settings)`. The cases
-(venus/cli/prove/cases) use a `Place`: they write to it as an application does. Their statements are plain SQL that
-every database accepts; types and literals that differ come from the place. A `ScratchSchema` is a place on the user's
-own server. Everything in its schema belongs to the run, which refuses to start if there is anything else.
+Support is optional: a dialect that supports `venus prove` has a module `proving` with `open_scratch(settings)`. The
+cases (venus/cli/prove/cases) write to a `Place` as an application does. Statements of the cases are plain SQL that
+every database accepts; types and literals that differ come from the `Place`. A `ScratchSchema` is a `Place` on the
+user's own server. Everything in a scratch schema belongs to the run, which refuses to start if the schema contains
+anything else.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class ScratchSchema(Place, Protocol):
         ...
 
     def read_facts(self) -> list[tuple[str, str]]:
-        """Return version, patch, character sets and the like. Without names of hosts, users and databases."""
+        """Return version, patch, character sets and the like. Omits names of hosts, users and databases."""
         ...
 
     def list_objects(self) -> list[str]:
@@ -156,7 +157,7 @@ class ScratchSchema(Place, Protocol):
     def parse(self, texts: Sequence[str]) -> int:
         """Let the database's own parser check statements, without running them. Raises the parser's error.
 
-        Return how many were checked: some cannot be parsed without being run.
+        Return how many statements were checked: some cannot be parsed without being run.
         """
         ...
 

@@ -167,7 +167,7 @@ def _import_module(dialect: str, name: str) -> object:
 
 
 def adopt(source: Source, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
-    """Complete an installation that a DBA has run as a script. Raises ConfigError for a dialect without --adopt."""
+    """Complete an installation that a DBA has run as a script. Raises ConfigError if the dialect lacks --adopt."""
     if Option.ADOPT not in options_of(source.name):
         raise ConfigError(
             f"--adopt is not available for {source.name}", hint=f"it is for {_dialects_with(Option.ADOPT)}"

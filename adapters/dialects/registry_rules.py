@@ -1,13 +1,13 @@
 """Rules that the registries of captured tables share in all dialects: halts, releases, limits, restored sources.
 
-A table halts if a row cannot be carried. The registry keeps it PAUSED, so cuts skip its log rows. VENUS tries it again
-as soon as it has been written to, because that write may have corrected the row. The next cut then reads this table
-first. If the row is still there, few rows of other tables have to be taken back.
+A table halts if a row cannot be carried. The registry keeps a halted table PAUSED, so cuts skip its log rows. VENUS
+resumes the table as soon as it has been written to, because that write may have corrected the row. The next cut reads
+a resumed table first: if it halts again, few rows of other tables have to be taken back.
 
-A table is released while the others stay captured. First VENUS removes the triggers: from then on the application runs
-no code of VENUS for that table, and VENUS captures its log to the end. Then VENUS removes the log, and the table is
-RELEASED: only its row in the registry remains. The row keeps number and version, by which broker and targets know the
-table. So the table can be captured again, and is then read completely.
+An operator can release one table while others stay captured. First VENUS removes the triggers: from then on the
+application runs no code of VENUS for that table, and VENUS captures its log to the end. Then VENUS removes the log,
+and the table is RELEASED: only its row in the registry remains. This registry row keeps the number and version by
+which broker and targets know the table. A released table can therefore be captured again; it is then read completely.
 """
 
 from __future__ import annotations
@@ -252,8 +252,9 @@ def _describe_difference(what: str, identity: SourceIdentity, facts: Iterable[st
 def confirm_identity(source_registry: SourceRegistry, *, moved: bool = False) -> str:
     """Record this database as the captured one; with `moved`, even in place of another recorded one.
 
-    Return a warning if it may be a copy. Raises Diverged if it is another database: its changes would travel under the
-    name of the original. Doubtful facts stay as they are until `moved` confirms them.
+    Return a warning if this database may be a copy. Raises Diverged if it is another database, whose changes would be
+    sent under the name of the original. Recorded facts that are `doubtful` stay as they are until `moved` confirms new
+    ones.
     """
     identity = source_registry.read_identity()
     if identity is None:

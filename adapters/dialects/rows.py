@@ -1,7 +1,7 @@
 """Conversion of a captured table's rows to sections: bounded reading, canonical text, limits, packed bytes.
 
-A snapshot supplies the rows, and batches consist of the sections. A dialect supplies the SQL, and the conversion of a
-column's values to canonical text; later steps see no values of a database.
+The rows come from a snapshot, and the sections become batches. A dialect supplies the SQL and converts a column's
+values to canonical text; later steps see only this text.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _SECTION_OVERHEAD = 32
 class FillCursor:
     """The cursor of a fill: the last key that was read, and the key at which the fill ends, as JSON of the dialect.
 
-    The end is the greatest key that the first chunk's snapshot shows. Rows after that key were written later and
-    are in the log, so the fill skips them. Otherwise it would never end where the application appends faster than
-    chunks are read.
+    The end is the greatest key that the first chunk's snapshot shows. Rows after that key were written later and are
+    in the log, so the fill skips them. Without this end, a fill would never finish where the application appends
+    faster than chunks are read.
     """
 
     after: list[Any]
@@ -142,7 +142,7 @@ class RowStream:
 class TableAccess:
     """How a dialect reads one version of a table: its statements, and the conversion of values to canonical text.
 
-    A row is read as (key, other columns, exists, only inserted).
+    A row is read as key columns, other columns, whether the row exists, and whether its log has only insertions.
     """
 
     #: The last two values of a fetched row: for a row that does not exist, for one whose log has only insertions.
@@ -216,7 +216,7 @@ class TableAccess:
         )
 
     def _convert_columns(self, columns: Seq[Row], rows: list[Row]) -> list[Seq[Value]]:
-        """Convert the values of each column to canonical text. Raises UnfitRow for a value that has none."""
+        """Convert the values of each column to canonical text. Raises UnfitRow for a value without canonical text."""
         texts: list[Seq[Value]] = []
         for n, values in enumerate(columns):
             try:

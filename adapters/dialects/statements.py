@@ -1,8 +1,8 @@
 """SQL as text: the named blocks of .sql files, the script of an installation, and statements of other sessions.
 
 A DBA can read the .sql files. A block begins with a line `-- name --`, and every dialect has its own loader. Callers
-fill the {placeholders} of a block with quoted SQL; a missing one raises KeyError. The script that `--dry-run` prints is
-for databases whose clients need only semicolons. A statement of another session is shown without its values.
+fill the {placeholders} of a block with quoted SQL; a missing one raises KeyError. This module builds the `--dry-run`
+script for databases whose clients need only semicolons. A statement of another session is shown without its values.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The interface by which `venus verify` reads a database: checksums of buckets, their rows, keys that wait in the log.
 
-Optional: a dialect that supports it has a module `verify` with `open_reader(settings)`. A reader holds one snapshot at
-a time, between `begin` and `end`. Other tools do the same (data-diff, Veridata): databases compute checksums where the
-rows are, and only differing buckets are examined. The checksum of a row is 60 bits of a digest over one text per
-column, the *form* of the value. Every dialect writes the forms that `style_of` prescribes; forms are written here where
-the database does not compute them. Calibration detects columns whose forms differ; those are compared row by row
-instead. The conditions use only SQL that every database has.
+Support is optional: a dialect that supports `venus verify` has a module `verify` with `open_reader(settings)`. A
+reader holds one snapshot at a time, between `begin` and `end`. As in data-diff and Veridata, databases compute
+checksums where the rows are, and only differing buckets are examined. The checksum of a row is 60 bits of a digest
+over one text per column, the *form* of the value. Every dialect writes the forms that `style_of` prescribes; this
+module writes the forms where the database does not compute them. If calibration finds that a database computes other
+forms of a table, the table's rows are read from that database and compared instead. The conditions that select rows
+use only SQL that every database has.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ class Slice:
     """A part of a table, divided into buckets by ranges of the leading key column, or (`step` 0) by key digest.
 
     Ranges are contiguous, so that a differing bucket is read through the key's index and rows that change together
-    share a few buckets. `low` and `high` bound the rows (None = open). Rows outside of the planned
-    `origin .. origin + step * buckets` belong to the first or the last bucket.
+    share a few buckets. `low` and `high` bound the rows (None = open). Rows outside of the planned range `origin ..
+    origin + step * buckets` belong to the first or the last bucket.
     """
 
     number: int = 0
@@ -149,7 +150,7 @@ class Reader(Protocol):
     def read_split_points(self, subject: Subject, rows: int) -> list[int]:
         """Return every `rows`-th value of the leading key column, with the first and the last; [] for no rows.
 
-        Called only if that column is of Kind.INT.
+        Called only if the leading key column is of Kind.INT.
         """
         ...
 
@@ -184,7 +185,8 @@ class SourceReader(Reader, Protocol):
     def read_next_sequence(self) -> Sequence:
         """Return the next Sequence of the checkpoint row in this snapshot.
 
-        Every change that the snapshot shows is in a batch below it, or its key is in the log (`find_waiting_keys`).
+        Every change that the snapshot shows is in a batch below this Sequence, or its key is in the log
+        (`find_waiting_keys`).
         """
         ...
 
@@ -195,8 +197,8 @@ class SourceReader(Reader, Protocol):
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
         """Write these keys into the log in one transaction, as if the application had changed their rows.
 
-        The next cut then reads the present rows and ships them, or their absence, with new Sequences. This is the
-        ordinary, ordered path: it includes every change that other sessions make in the meantime.
+        The next cut reads the present rows of these keys and ships them, or deletions of missing ones, with new
+        Sequences. The rows thus take the ordinary, ordered path, together with changes that other sessions make.
         """
         ...
 

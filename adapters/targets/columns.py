@@ -81,8 +81,8 @@ class TargetColumns:
         """Return a version from the broker as the target gets it; `received`: all versions that the target has.
 
         `others` are the versions that arrive together with `schema`. If a rule does not fit a new table, or its
-        predicate may have been meant for another table, the returned version has a reason to halt in place of rules
-        (`reason_to_halt`).
+        predicate may have been meant for another table, the returned version has a reason to halt (`reason_to_halt`)
+        instead of rules.
         """
         if self.rules.is_empty and not self._where:
             return schema
@@ -119,8 +119,8 @@ class TargetColumns:
         """Return the configured rules of each table, for the newest versions that the target has received.
 
         A rule for a column that was `dropped` at the source is ignored. A column that was left out because no rule
-        names it stays left out, unless it is carried now. The stored rule of a dropped column stays as well, because
-        older rows have the column.
+        names it stays left out, unless the target now carries new columns. A dropped column also keeps its stored rule,
+        because older rows have the column.
         """
         settled = [source_of(s) for s in newest if not columns_of(s).misfit]
         halted = [source_of(s) for s in newest if columns_of(s).misfit]

@@ -1,9 +1,10 @@
 """The contract of a target; every kind of target passes the same conformance suite (tests/conformance/targets).
 
-A target is loaded once, at a cut of the broker's full data, and then follows the increments after that cut. It applies
-whole cuts only, each together with the offset that follows it. If a process is killed, the next one continues with no
-gap and no overlap. A target acknowledges an offset at the broker only when the changes below it are durable. Each kind
-of target decides how it stores rows, the offset and operators' requests (PostgreSQL: tables; Parquet: a manifest).
+A target is loaded once, at a cut of the broker's full data, and then follows the increments after that cut. A target
+applies whole cuts only, each together with the offset that follows the cut. After a crash, the next process continues
+with no gap and no overlap. A target acknowledges an offset at the broker only when the changes below it are durable.
+Each kind of target decides how it stores rows, the offset and operators' requests (PostgreSQL: tables; Parquet: a
+manifest).
 
 `TargetCapabilities` lists what only some kinds can do. A caller checks a capability with `require_capability`, never
 the name of a kind. Verification also needs the offset that each table of a target has reached (`TargetReader`).
@@ -52,7 +53,7 @@ class TargetReader(Reader, Protocol):
     """A session that reads a target for a comparison."""
 
     def read_reached_offset(self, subject: Subject) -> ReachedOffset:
-        """Return the offset that this table has reached in the snapshot. Raises TargetError if it was never loaded."""
+        """Return the offset that a table has reached in the snapshot. Raises TargetError if it was never loaded."""
         ...
 
     def read_parked_rows(self, subject: Subject) -> dict[bytes, str]:
@@ -62,7 +63,7 @@ class TargetReader(Reader, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetCapabilities:
-    """Differences between kinds of targets. Code checks these, never `if kind == ...`; by default, a kind has none."""
+    """Differences between kinds of targets. Code checks capabilities, never the kind; by default, a kind has none."""
 
     #: The kind in messages: "a PostgreSQL database".
     kind: str
@@ -303,9 +304,9 @@ class Target(Protocol):
         """Load all tables at a cut of the full data, unless the target can continue from its offset.
 
         Resumes an interrupted load. `choose` returns the runner of the tasks (capability `loads_by_runner`). With
-        `fill_end` the source is still being read: the load ends at that offset (capability `loads_while_read`). Raises
-        Refused if another process works on the target. Also raises Refused if readers of a loaded target would see
-        empty tables during the load, unless `empty_meanwhile` accepts that.
+        `fill_end` the source is still being read, and the load ends at the offset that it returns (capability
+        `loads_while_read`). Raises Refused if another process works on the target. Also raises Refused if readers of a
+        loaded target would see empty tables during the load, unless `empty_meanwhile` accepts that.
         """
         ...
 

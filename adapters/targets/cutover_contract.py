@@ -1,6 +1,7 @@
 """The contract of a target for a cut-over: compare rows, continue counters, enforce constraints, set a mark.
 
-Only kinds with the capability `cuts_over` implement it. The caller decides the order of steps (adapters/cutover).
+Only kinds of targets with the capability `cuts_over` implement this contract. The caller (adapters/cutover) decides the
+order of the steps.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ class FallBackSide(Protocol):
     def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
         """End capture at this database permanently, store the record, and return the position of the end.
 
-        Raises Refused if a change waits in a log, Fenced if another process captures in a later epoch.
+        Raises Refused if a change waits in a log table, or Fenced if another process captures in a later epoch.
         """
         ...
 
@@ -300,7 +301,7 @@ class CutoverTarget(Protocol):
     # -- checks ----------------------------------------------------------------------------------------------------
 
     def read_tables(self) -> list[CutoverTable]:
-        """Read the tables in their newest versions. The following calls refer to these."""
+        """Read the tables in their newest versions. Later calls refer to these tables."""
         ...
 
     def find_differences(self) -> list[CutoverObstacle]:
@@ -330,7 +331,7 @@ class CutoverTarget(Protocol):
     def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
         """Set the target's counters to continue after its rows' numbers and after the source's counters.
 
-        Raises Refused if a counter cannot continue there.
+        Raises Refused if a counter cannot continue at that number.
         """
         ...
 
@@ -351,8 +352,8 @@ class CutoverTarget(Protocol):
     ) -> None:
         """Pause and mark the target in one transaction that locks the applied offset.
 
-        `check` receives the tables as of that moment; if it raises, nothing changes. With `opening`, the target also
-        captures and accepts writes from then on (capability `falls_back`).
+        `check` receives the tables as this transaction sees them; if `check` raises an error, nothing changes. With
+        `opening`, the target also captures and accepts writes from then on (capability `falls_back`).
         """
         ...
 

@@ -51,7 +51,7 @@ def assign_predicates(
 
 
 def check_predicates(where: Mapping[str, str], schemas: Iterable[TableSchema], target: str) -> dict[int, str]:
-    """Return the predicate text of each table that has one. Raises ConfigError if one does not fit its table."""
+    """Return the predicate text of each table that has one. Raises ConfigError for a predicate that does not fit."""
     found = assign_predicates(where, schemas, target)
     for one in found.values():
         one.check()

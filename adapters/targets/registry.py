@@ -1,8 +1,8 @@
 """The kinds of targets, by the scheme of their URL, and the base class of every kind.
 
-A new kind needs a folder with a module `target` that defines `open_target(settings, name)`, one line here, and a pass
-through the conformance suite. A kind's modules are imported only when such a target is opened. The base classes hold
-the configuration, and refuse each capability that a kind lacks.
+A new kind of target needs a folder with a module `target` that defines `open_target(settings, name)`, and one line in
+this module, and it must pass the conformance suite. The modules of a kind are imported only when a target of that kind
+is opened. The base classes hold the configuration, and refuse each capability that a kind of target lacks.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _variable_hint(url: str) -> str:
 
 
 def target_kind(url: str, place: str) -> str:
-    """Return the kind of target for a URL, as the name of its folder. No message shows the URL or its password."""
+    """Return the kind of target for a URL, as the name of its folder. No error shows the URL or its password."""
     scheme, colon, _ = url.partition(":")
     known = ", ".join(f"{known}:" for known in sorted(KINDS))
     if not colon:

@@ -12,8 +12,8 @@ with its effects in one transaction, so an interrupted switch continues at the s
     FOLLOW   the former owner's       STOPPED    FOLLOWING   it applies from that position on
 
 A database accepts writes only in OPEN. The former owner leaves OPEN before the new owner enters it, so the two never
-accept writes at the same time. The number of the switch distinguishes a database that was restored from a backup: its
-record is older than the other one's.
+accept writes at the same time. If a database was restored from a backup, the switch number in its record is too low for
+the record of the other database, and the switch is refused.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _AHEAD = {
 
 
 def find_step(owner: SideRecord | None, follower: SideRecord | None) -> Step:
-    """Return the next step of a switch from `owner` to `follower`. Raises Refused if the records contradict.
+    """Return the next step of a switch from `owner` to `follower`. Raises Refused if the records conflict.
 
     An owner without a record has never switched.
     """
@@ -129,7 +129,7 @@ class SwitchPosition:
 
 
 def is_reversed(old: SideRecord | None, new: SideRecord | None) -> bool:
-    """Return whether changes flow from the target to the configured source. Raises Refused at a contradiction."""
+    """Return whether changes flow from the target to the configured source. Raises Refused if the records conflict."""
     try:
         return find_step(old, new) in (Step.FOLLOW, Step.DONE)
     except Refused:
@@ -153,7 +153,7 @@ def switch_command(name: str) -> str:
 def describe_switch(records: Mapping[str, SideRecord | None]) -> tuple[str, str]:
     """Return which database accepts writes, and what to do about an unfinished switch; both as text, or empty.
 
-    `records` has two entries, by the names of the databases.
+    `records` maps the names of both databases to their records.
     """
     known = [record for record in records.values() if record is not None]
     unfinished = next((r for r in known if r.state in (SideState.CLOSED, SideState.STOPPED)), None)

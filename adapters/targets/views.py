@@ -9,7 +9,7 @@ from venus.rpc.conditions import AdapterCondition, AdapterFigures, LastCompariso
 
 
 def age_s(moment_us: int, now_us: int) -> float | None:
-    """Return the age of a moment; None if there was none. Never negative, because clocks of two machines may differ."""
+    """Return the age of a moment; None if there was none. The age is never negative, even if two clocks differ."""
     return max(0.0, (now_us - moment_us) / 1e6) if moment_us else None
 
 

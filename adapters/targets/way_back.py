@@ -1,11 +1,11 @@
 """Rules that find the rows that could not come back from the application's new database to the old one. Pure.
 
 Each database describes which values its columns can hold (`ColumnLimits`). A rule compares one property of a column in
-both databases: a value that only the new one accepts could not come back. The assessment of a source, the rehearsal of
-a cut-over and its certificate use the same rules, so a user reads the same lines at every step.
+both databases: a value that only the new database accepts could not return to the old one. The assessment of a source,
+the rehearsal of a cut-over and its certificate use the same rules, so a user reads the same lines at every step.
 
-After the cut-over such a row waits in quarantine, and the other rows and tables follow. Only a loss that
-concerns more than single rows prevents the cut-over, for example a column that the old database lacks.
+After the cut-over, a row that the old database cannot hold waits in quarantine, and all other rows and tables follow.
+Only a loss that concerns more than single rows prevents the cut-over, for example a column that the old database lacks.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def find_losses(
 ) -> list[WayBackLoss]:
     """Return the values and objects that could not come back to the old database, table by table.
 
-    A column without limits in one of the databases is not compared. `differences`: those of the new database's schema.
+    A column without limits in one of the databases is not compared. `differences`: schema differences of the new one.
     """
     tables = [table for table in tables if not table.is_heartbeat]
     found = [loss for table in tables for loss in _compare_columns(table, old, new)]
@@ -215,7 +215,7 @@ def _find_left_out(table: TableSchema) -> Iterator[WayBackLoss]:
 
 
 def _object_loss(found: NewSideObject) -> WayBackLoss:
-    """Return the loss of a table or column that only the new database has. The stream adds a column without values."""
+    """Return the loss of a table or column that only the new database has; a column with values prevents a return."""
     if not found.column:
         what = "only the database that takes over has this table; `venus install-triggers` afterwards captures it"
         return WayBackLoss(kind="table", table=found.table, what=what, rows=found.rows)

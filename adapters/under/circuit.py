@@ -1,7 +1,7 @@
 """The circuit breaker of a target: a failing or slow target is isolated for a while and then probed once.
 
-There is no other target to use instead. The breaker takes load off a struggling server or file system, and status shows
-since when and why.
+VENUS cannot use another target instead. The breaker takes load off a struggling server or file system, and status shows
+since when and why the target is isolated.
 """
 
 from __future__ import annotations

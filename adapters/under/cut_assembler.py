@@ -1,13 +1,13 @@
 """Assembly of increments into whole cuts, and of small cuts into groups; the role of each section (VENUS 3.4).
 
 A target transaction contains one or more whole source cuts. A backlog of small cuts is applied in groups. A cut that is
-larger than memory allows is streamed into one target transaction before it is complete. The same holds for increments
-that the broker sends ahead of their decision; the decision then ends the transaction.
+larger than memory allows is streamed into one target transaction before it is complete. Increments that the broker
+sends ahead of their decision are also streamed into one transaction, which the decision ends.
 
 This module decides for all targets which role a section of an increment has. A section without changes of a table (left
-out by a tier, or a heartbeat) only counts. Every other section goes to the target's handler with its role. A section
-whose table version differs from the target's is first announced as NEW_VERSION; after that its role is MARKER or ROWS
-as usual.
+out by a tier, or a heartbeat) only adds to a count of offsets. Every other section goes to the target's handler with
+its role. A section whose table version differs from the target's is first announced as NEW_VERSION; after that its role
+is MARKER or ROWS as usual.
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ def decode_piece(increment: broker_pb2.Increment) -> CutPiece:
 
 
 class CutAssembler:
-    """Assembler of increments in offset order into whole cuts. `offset`: the first that is not applied yet.
+    """Assembler of increments in offset order into whole cuts. `offset`: the first offset not applied yet.
 
-    Increments below `offset` were applied before (a replay) and are dropped. One that straddles `offset`, or leaves a
-    gap, is an error of the broker. `bytes_max` limits a transaction; None means GROUP_BYTES_MAX.
+    Increments below `offset` were applied before (a replay) and are dropped. An increment that straddles `offset`, or
+    leaves a gap, is an error of the broker. `bytes_max` limits a transaction; None means GROUP_BYTES_MAX.
     """
 
     def __init__(self, offset: int, *, dense: bool = True, bytes_max: int | None = None) -> None:
@@ -242,8 +242,8 @@ class CutAssembler:
     def take_open_pieces(self) -> list[CutPiece]:
         """Take the arrived pieces of the first cut, complete or not; further calls return the rest.
 
-        Raises DecisionNeeded if one of them has to wait for its decision. The caller drops the changes of a piece after
-        it has added them, because undecided pieces stay here until their decision.
+        Raises DecisionNeeded if a piece has to wait for its decision. The caller drops the changes of a piece after
+        using them, because the assembler keeps undecided pieces until their decision.
         """
         if not self._cuts:
             return []
@@ -298,9 +298,9 @@ HELD, NEW_VERSION, MARKER, ROWS = SectionRole
 class SectionWalk:
     """Walk over the sections of increments in offset order, for one target.
 
-    `find_schema` returns a table version, at least every version of a heartbeat table; `find_version` returns the
-    version that a table has if it follows. `only` leaves out all other tables, and `start` and `end` all offsets
-    outside of them.
+    `find_schema` returns a table version; it must know every version of a heartbeat table. `find_version` returns the
+    version that a table has if the table follows the stream. `only` limits the walk to one table; `start` and `end`
+    limit it to a range of offsets.
     """
 
     #: How many of the offsets belong to no table.
@@ -353,7 +353,7 @@ class SectionWalk:
 def read_heartbeat(section: TableChanges, schema: TableSchema) -> int | None:
     """Return the last heartbeat of a section, the source's clock in Unix microseconds; None if it has none.
 
-    The age of a heartbeat on arrival is the lag from end to end.
+    The age of a heartbeat on arrival is the end-to-end lag.
     """
     if section.kind is not ChangeKind.CHANGES or section.is_deleted.all():
         return None

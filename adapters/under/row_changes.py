@@ -1,12 +1,12 @@
 """Changes of one table in packed arrays, and their net change per key. Pure (architecture 2).
 
-Of several changes of one key, only the last one counts. The last one of each key is found by a sort of the keys as
-64-bit words, without a Python object per row. Sequences strictly increase within a business, so the last change is the
-last by position.
+Of several changes of one key, only the last one counts. The last change of each key is found by sorting the keys as
+64-bit words, without a Python object per row. Sequences strictly increase within a business, so the last change of a
+key is the last by position.
 
-A predicate turns a row that is outside into a deletion of its key. So a row that leaves the range is deleted at the
-target, one that enters is inserted, and one that was never in it deletes nothing. The verdict depends on the change
-alone and not on earlier rows, so a reader that reads the queue again gets the same one.
+A predicate turns a row outside its range into a deletion of the row's key. So a row that leaves the range is deleted at
+the target, a row that enters it is inserted, and a row that was never in it deletes nothing. This result depends on the
+change alone and not on earlier rows, so a reader that reads the queue again gets the same result.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ def project_changes(
 class ChangedKeys:
     """Keys that reached a target as changes during its first load: all other rows of a first read are new there.
 
-    This is only a hint, which saves the target a search for each row; the target's key decides. Too many keys, or a new
-    process, only cost speed: no row counts as new then, or COPY refuses a row that is not.
+    These keys are only a hint, which saves the target a search for each row; the target's primary key decides. Too many
+    keys, or a new process, only cost speed: no row counts as new, or COPY refuses a row that is not new.
     """
 
     def __init__(self, keys_max: int = CHANGED_KEYS_MAX) -> None:

@@ -1,8 +1,8 @@
 """Division of cuts into batches: dense batch numbers, dense Sequences, cut markers. Pure.
 
-This stage is between the dialect's `Cut.read_sections` and the codec; it assigns the Sequence that a row keeps for ever
-(VENUS 3.2). One batch is held back, because only the last batch of a cut has `cut_end`, and it is known to be the last
-only when the snapshot has been read to its end.
+This stage is between the dialect's `Cut.read_sections` and the codec; it assigns the permanent Sequence of each row
+(VENUS 3.2). It holds back one batch, because only the last batch of a cut has `cut_end`, and which batch is the last
+is known only when the snapshot has been read to its end.
 
 `PollInterval` is the interval between polls. Changes must be seen within milliseconds, but an idle source must not be
 polled 500 times a second. So the interval stays at its minimum for a while after traffic, then doubles up to its

@@ -1,7 +1,8 @@
 """The upper adapter: ships cuts of a source as half messages and decisions (VENUS 3.1-3.3).
 
 One thread runs one loop: periodic tasks, one cut, the next poll, which does not wait for the broker's answer to the
-last COMMIT. After any failure source and broker are opened again under a new epoch (session.py).
+last COMMIT. After a failure that is retried, a new session opens source and broker again under a new epoch
+(session.py).
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ def run_capture(
 ) -> None:
     """Capture until `stop` is set.
 
-    Transient failures (a database or a broker that is away) are retried for ever. Raises Held if another upper adapter
-    is active, unless `take_over` is set; Fenced if another one has taken over; Refused if the source was restored
-    from a backup and may not be read again; and every error that is not retryable.
+    Transient failures (a database or a broker that is away) are retried without limit. Raises Held if another upper
+    adapter is active, unless `take_over` is set; Fenced if another one has taken over; Refused if the source was
+    restored from a backup and may not be read again; and every error that is not retryable.
     """
     loop = CaptureLoop(settings, stop, report, outside, take_over=take_over)
     loop.claim.may_read_again = may_read_again
@@ -109,8 +110,8 @@ def run_capture_fill(
 ) -> FillReport:
     """Capture until every registered table has been read once; resumes where an earlier run ended.
 
-    Gives way to a permanent capture, and then raises Fenced; raises Held if one is already active. If the broker has
-    everything, no stream is opened, because that would disturb the permanent capture for nothing.
+    Raises Fenced if a permanent capture takes over, and Held if one is already active. If the broker already has
+    everything, no stream is opened, because a stream would needlessly disturb the permanent capture.
     """
     filled, last_batch = _fill_report(settings, outside)
     if not filled.complete or not _has_committed(settings, outside, last_batch, stop):
@@ -218,7 +219,8 @@ class CaptureLoop:
     def _run_session(self, until: Callable[[CaptureSession], bool]) -> bool:
         """Run one session; return whether it ended because `until` was reached.
 
-        A session that failed after a commit does not count as a failed attempt: the pauses start over.
+        A session that failed after a commit does not count as a failed attempt: the pauses between attempts are short
+        again.
         """
         if self._reporter.current.state != WAITING:
             self._reporter.set_state("connecting")

@@ -1,7 +1,7 @@
 """The thread in which capture compares tables with the full data, one at a time (verify/differences.py).
 
-Capture continues during a comparison and ships the rows that it finds. The registry stores the requests. So a restart
-needs no state of this module: an unfinished request is offered again.
+Capture continues during a comparison and ships the rows that it finds. The registry stores the requests for
+comparisons, so this module keeps no state across a restart: an unfinished request is offered again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JOIN_S = 5.0
 def compare_fill(
     settings: Settings, table: RegisteredTable, sent_before: Sequence, is_stopping: Callable[[], bool]
 ) -> None:
-    """Compare a table with the full data. Imports the modules here: most capture processes never need them."""
+    """Compare a table with the full data. Imports the comparison only here: most capture processes never need it."""
     from venus.adapters.verify import differences
 
     differences.compare_fill(settings, table, sent_before, is_stopping)

@@ -1,8 +1,8 @@
 """One cut, a group of source transactions, from its snapshot to COMMIT (VENUS 3.3, figure 4).
 
 The order is the guarantee: every half is on the broker's disk before the source's local transaction, and COMMIT is
-sent only after it. A failure before the local transaction rolls the whole cut back. A failure within it leaves the
-outcome open, and the next session reads it from the source's batch table.
+sent only after it. A failure before the local transaction rolls the whole cut back. A failure during the local
+transaction leaves its outcome open; the next session reads the outcome from the source's batch table.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Cutter:
     ) -> tuple[list[FillChunk], BatchNo]:
         """Bring a whole cut to the broker's disk, or roll it back after any failure.
 
-        Return its fill chunks, and the batch up to which no outcome will be requested again.
+        Return the cut's fill chunks, and the batch up to which the broker will not ask for outcomes again.
         """
         try:
             chunks = self._ship(cut, fills, shipment)
@@ -177,7 +177,7 @@ class Cutter:
         self._reporter.tick()
 
     def _take_back(self, cut: Cut, shipment: Shipment) -> None:
-        """Roll back the snapshot and the half messages. If source or broker is away, the next session does it."""
+        """Roll back the snapshot and the half messages. If a rollback fails, the next session repeats it."""
         with suppress(VenusError):
             cut.rollback()
         with suppress(VenusError):
@@ -278,7 +278,7 @@ class Shipment:
         self._retry_unavailable(lambda timeout_s: self._producer.wait_until_persisted(last, timeout_s))
 
     def confirm(self) -> None:
-        """Send COMMIT: the local transaction is durable. Does not wait: the next cut's halves follow at once."""
+        """Send COMMIT: the local transaction is durable. Does not wait for an answer: the next cut follows."""
         last = self.records[-1]
         self._producer.decide(last.batch_no, last.digest, Verdict.COMMIT, can_wait=True)
 

@@ -1,8 +1,8 @@
 """The first fill of existing rows, and the re-reading of whole tables, one chunk per cut, or several small tables.
 
-A chunk is read in the same snapshot as the cut's changes and follows them in the stream, so it needs no watermark
-and DML continues. A table that was filled before is *swept*: between SWEEP_BEGIN and SWEEP_END every
-row that still exists gets a Sequence above the begin marker's, and rows left below it no longer exist at the source.
+A chunk is read in the same snapshot as the cut's changes and follows them in the stream, so it needs no watermark and
+DML continues. A table that was filled before is *swept*: between SWEEP_BEGIN and SWEEP_END every row that still exists
+gets a Sequence above that of SWEEP_BEGIN; rows that keep a lower Sequence no longer exist at the source.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ rows are gone, and the rows may have changed since. So the broker continues afte
 --repair` ships the rows that differ (VENUS 3.1, `availability`).
 
 The broker asks about undecided halves when a producer connects (`InitAck.undecided`) and later (`Review`). The
-source's batch table decides: the batch is in it, or its local transaction never happened (VENUS 3.3, figure 4).
+source's batch table decides: if a batch is not in the table, its local transaction never happened (VENUS 3.3, figure
+4).
 
 `SentSchemas` sends every registered table version once per connection, in the first batch, and each new version in the
 first batch after it was found. A version counts as sent only when the cut that carried it is in the source's batch
-table: a rolled-back half takes its schemas with it.
+table: the broker drops the schemas of a half message that is rolled back.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class IngestClient(Protocol):
         take_over: bool,
         gives_way: bool,
     ) -> InitAck:
-        """Raise the producer epoch at the broker, durably. Raises Held while another owner's stream lives."""
+        """Raise the producer epoch at the broker, durably. Raises Held while another owner's stream is open."""
         ...
 
     def send_half(self, half: Half, *, timeout_s: float) -> None:
@@ -113,10 +114,11 @@ def judge_halves(
 ) -> list[tuple[HalfRef, Verdict]]:
     """Decide undecided half messages by the batch table; return the decisions to send, in order.
 
-    A decision covers more than the half that it names (COMMIT: all up to it, ROLLBACK: all from it on), so one of each
-    is enough: local transactions happen in batch order, and those in the batch table are a prefix.
+    A decision covers more than the half that it names (COMMIT: all up to it, ROLLBACK: all from it on), so one
+    decision of each kind is enough: local transactions happen in batch order, and the batches in the batch table come
+    first.
 
-    A broker `in_doubt` may hold an older half message with the same number, because it has lost the ROLLBACK.
+    A broker `in_doubt` may have lost a ROLLBACK, and may hold an older half message whose batch number was used again.
     """
     committed: HalfRef | None = None
     for half in sorted(halves, key=lambda h: h.batch_no):

@@ -2,8 +2,8 @@
 
 Reports go to a callback about once a second, and to the log once per state change.
 
-While the source's user lacks privileges on VENUS's own tables, capture keeps its position and ships nothing. The
-stream to the broker is opened even so, without the source's position, and reports what is missing.
+While the source's user lacks privileges on VENUS's own tables, capture keeps its position and ships nothing. Capture
+still opens the stream to the broker, without the source's position, and reports the missing privileges.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PeriodicTasks:
         self._switch = ""
 
     def rest_s(self) -> float:
-        """Return how long no task is due. Only the broker's reviews may come at any time."""
+        """Return how long no task is due. Reviews by the broker may come at any time."""
         return max(0.0, min(self._next_beat, self._next_refresh) - self._monotonic())
 
     def run(self) -> None:
@@ -85,7 +85,7 @@ class PeriodicTasks:
         self._was_filling, self._switch = filling, switch
 
     def _report_blockers(self, now: float) -> None:
-        """Report a transaction that is open for long. While there is none, check only every BLOCKED_S seconds."""
+        """Report a transaction that is open for long. While no transaction blocks, check every BLOCKED_S seconds."""
         if now >= self._next_blocked or self._reporter.current.blocked_by:
             self._next_blocked = now + BLOCKED_S
             self._reporter.update(blocked_by=self._describe_blocker())
@@ -214,7 +214,7 @@ class Reporter:
             self.update(**{name: getattr(self.current, name) + n for name, n in increments.items()})
 
     def set_state(self, state: str, *, error: BaseException | None = None) -> None:
-        """Enter a state of capture; log a line if it is new. An error that differs in figures only is not new."""
+        """Enter a state of capture; log a line if it is new. An error is not new if only its figures differ."""
         is_news = error is not None and _without_figures(str(error)) != _without_figures(self.current.last_error)
         changed = state != self.current.state or is_news
         if not changed:

@@ -1,8 +1,8 @@
 """Session of the upper adapter between two reconnects: epoch, undecided halves, positions (VENUS 3.3).
 
-Opening it is the start-up of the protocol, in this order: Init raises the epoch at the broker. The same epoch is raised
-in the source's checkpoint row, which waits for a zombie's local transaction to end. Only then is the batch table final
-for the undecided halves, and these are committed or rolled back.
+Opening a session is the start-up of the protocol. First, Init raises the producer epoch at the broker. Second, the
+source's checkpoint row gets the same epoch, after the local transaction of an older instance has ended. Last, the
+undecided halves are committed or rolled back, because the batch table is now final for them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class CaptureSession:
         self.report_figures()
 
     def count_rows(self, now_us: int) -> None:
-        """Read the approximate number of rows of each table. A refusal does not stop the capture."""
+        """Read the approximate number of rows of each table. If the database refuses, capture continues."""
         try:
             if rows := self.source.registry.read_row_counts():
                 self.figures = replace(self.figures, rows=rows, counted_at_us=now_us)
@@ -117,7 +117,8 @@ class CaptureSession:
     def _read_registered(self) -> list[RegisteredTable]:
         """Return the registered tables; read all rows again of a new one whose changes the broker already has.
 
-        Most likely it was captured after the backup from which the source was restored, and is captured again.
+        Most likely the new table was captured after the backup from which the source was restored, and is now captured
+        again.
         """
         tables = self.source.registry.read_registered_tables()
         foreign = [t.schema for t in tables if _is_untouched(t) and t.schema.table_id in self.changed]
@@ -145,7 +146,7 @@ class CaptureSession:
     def answer_reviews(self) -> int:
         """Answer the broker's reviews from the batch table; return the number of halves.
 
-        A review may be outdated: its half may be decided, or its number reused.
+        A review may be outdated: its half message may be decided already, or its batch number reused.
         """
         halves = self.producer.take_reviews()
         if not halves:
@@ -224,7 +225,7 @@ def open_session(
 
     Raises Diverged if the source is a copy of the database that was captured. Raises Fenced if another process has
     taken over since this process' last session: a process that lost its connection must not take the stream back from
-    its successor. Raises Held if another process is active.
+    its successor. Raises Held if another process captures this business.
     """
     state = source.registry.read_state()
     if state.is_sealed:

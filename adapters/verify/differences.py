@@ -1,14 +1,14 @@
 """A fill by comparison: the source's rows that differ from the broker's full data go into the log, and cuts ship them.
 
 DROP, TRUNCATE and EXCHANGE PARTITION fire no trigger, and the source no longer shows which rows the partition had. The
-full data shows them: rows with missed changes are exactly the rows that differ. So capture compares the table in a
-separate thread (upper/comparisons.py), instead of shipping all of it.
+full data reveals these rows: rows with missed changes are exactly the rows that differ. So capture compares the table
+in a separate thread (upper/comparisons.py), instead of shipping the whole table.
 
 Three conditions make the result exact. The full data is pinned once it holds everything that was captured before the
-request. Every source row is read after that. And the fill ends only if the table's state and reason are unchanged,
-because a further missed change alters one. A row on its way may be shipped twice; if the process is killed, the
-comparison begins again. A table that cannot be compared, or that differs in too many rows, is read and shipped as a
-whole.
+request. Every source row is read after the full data was pinned. The fill ends only if the table's state and reason are
+unchanged, because a further missed change alters one of them. A row that is already on its way may be shipped twice; if
+the process is killed, the comparison begins again. A table that cannot be compared, or that differs in too many rows,
+is read and shipped as a whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Findings of a comparison: differences with their fault, undecided rows, the verdict; and the reports of them.
 
-A report is one self-contained HTML file, which can be archived, mailed or attached to a change request, or Parquet
-files with one line for each differing column, for large results.
+A report is either one self-contained HTML file, which can be archived, mailed or attached to a change request, or, for
+large results, Parquet files with one row for each differing column.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def render_page(result: VerifyResult) -> str:
 
 
 def _html_section(title: str, columns: tuple[str, ...], count: int, lines: Iterable[str]) -> str:
-    """Return a section with an HTML table; `count`: how many lines there are in total. Empty if there are none."""
+    """Return a section with an HTML table; `count`: how many lines there are in total. Empty if there are no lines."""
     if not count:
         return ""
     more = f"<p>{count - SHOWN_MAX:,} more are not shown here.</p>" if count > SHOWN_MAX else ""

@@ -46,7 +46,8 @@ _INT64_DIGITS = 19
 class SubjectRows:
     """Converts the broker's rows to the form of the compared target; only rules for columns change a row.
 
-    With such rules, the predicate is applied here too, because it refers to unmasked values.
+    If a table has rules for columns, the predicate is applied here too, because the predicate refers to unmasked
+    values.
     """
 
     def __init__(self, subject: Subject, maskers: Maskers) -> None:
@@ -218,7 +219,7 @@ class KeyChange:
 
 @dataclass(slots=True)
 class KeyHistory:
-    """Changes of some keys of one table. `pinned`: offset of the full data; `end`: increments below it were read."""
+    """Changes of some keys of one table. `pinned`: offset of the full data; `end`: increments below this were read."""
 
     pinned: int
     sequence: int  # the Sequence of the last change in the full data
@@ -308,8 +309,8 @@ def read_increments(
 def read_queue_end(address: str, business: str, history: KeyHistory) -> tuple[int, int]:
     """Return the end of the queue, as offset and as Sequence: everything committed by now is below both.
 
-    They are read from the newest increment itself: the broker's status may name the Sequence of a batch that readers do
-    not get yet.
+    Both are read from the newest increment itself, because the broker's status may name the Sequence of a batch that
+    readers do not get yet.
     """
     with AdminClient(address) as admin:
         found = admin.status(business).businesses

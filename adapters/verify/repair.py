@@ -1,7 +1,8 @@
 """Repair of wrong rows through the ordinary path: their keys go into the source's log, and the next cut ships them.
 
-The repair never writes to the target. The cut reads the present state of each row, with a new Sequence, in one
-snapshot. So it includes changes that the application has made since the comparison, and overwrites nothing newer.
+The repair never writes to the target. The next cut reads the present state of each row in one snapshot, and gives the
+row a new Sequence. The repair therefore includes changes that the application has made since the comparison, and
+overwrites nothing newer.
 
 A comparison with its repair also closes the loss windows of unclean elections and promotions.
 """

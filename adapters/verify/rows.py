@@ -192,7 +192,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of a JSON object. Refuses a duplicate name: parsers differ about which member counts."""
+    """Return the members of a JSON object. Rejects a duplicate name: parsers differ about which one counts."""
     members = dict(pairs)
     if len(members) < len(pairs):
         raise ValueError("a name appears twice")

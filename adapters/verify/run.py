@@ -1,7 +1,7 @@
 """`venus verify` without the command line: the choice of sides and tables, and the verdict (VENUS 3.3).
 
 By default, the source and the target are compared with each other, and the full data is only queried for rows that
-differ, so few rows are transferred. With the sides `target` or `source`, only that database is compared with the full
+differ, so few rows are transferred. With the side `target` or `source`, only that database is compared with the full
 data, which is transferred completely; `target` works while the source is switched off.
 """
 
@@ -134,8 +134,9 @@ class _Run:
     ) -> Iterator[tuple[ComparisonSide, ComparisonSide, list[ChosenTable]]]:
         """Yield each pair of sides with the tables to compare there.
 
-        For a comparison, VENUS masks only the broker's rows, because the masking key must not reach the source. So
-        source and target are each compared with the full data, instead of with each other.
+        For a comparison, VENUS masks only the broker's rows, because the masking key must not reach the source. If
+        columns are masked, source and target are therefore each compared with the full data, instead of with each
+        other.
         """
         for left, right in LEGS[leg]:
             chosen = self._choose_tables(registered, left, right)

@@ -1,6 +1,7 @@
 """The two kinds of sides of a comparison: the database computes checksums, or VENUS reads rows and computes them.
 
-For a slice, a side returns the checksum of each bucket, the keys and checksums in some buckets, the rows of some keys.
+For a slice, a side returns the checksum of each bucket, the keys and checksums in chosen buckets, and the rows of
+chosen keys.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class _ReadSection:
 class ScannedSide:
     """Side whose rows VENUS reads, to compute the checksums itself.
 
-    The rows of a range slice are kept; those of a whole table are read again at each call.
+    The rows of a range slice are kept; the rows of a whole table are read again at each call.
     """
 
     scan: Scan
@@ -142,7 +143,7 @@ class ScannedSide:
         return {key: self._rows[key] for key in keys if key in self._rows}
 
     def _sections(self, part: Slice, buckets: Collection[int] | None) -> Iterable[_ReadSection]:
-        """Return the sections of a slice. Keeps those of a range slice for the next call."""
+        """Return the sections of a slice. Keeps the sections of a range slice for the next call."""
         if self._kept is not None and self._kept[0] == part:
             return self._kept[1]
         if not part.step:

@@ -1,8 +1,8 @@
 """A task of a comparison: one slice of one table, on both sides. Runners call it.
 
-A task opens a snapshot on each side, compares checksums, then the rows of differing buckets by type. It returns
-*suspects*: rows that differ between these two snapshots, with the positions of the snapshots. `suspect_resolution.py`
-decides whether that is a fault or a change on its way.
+A task opens a snapshot on each side, compares checksums, and then compares the rows of differing buckets by type. It
+returns *suspects*: rows that differ between these two snapshots, with the positions of the snapshots.
+`suspect_resolution.py` decides whether a suspect is a fault or a change on its way.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class SliceResult:
 
 
 class OpenSides:
-    """Sessions of one worker with the two sides. Opening them costs more than comparing a slice: they are reused."""
+    """One worker's sessions with both sides. Sessions are reused: opening them costs more than comparing a slice."""
 
     def __init__(self, ends: ComparisonEnds) -> None:
         self._ends = ends

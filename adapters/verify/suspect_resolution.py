@@ -1,9 +1,10 @@
 """Resolution of suspects, the rows that differ between two snapshots, as faults or as changes on their way.
 
-The history of the keys decides that exactly. The target's snapshot has its applied offset. The source's snapshot has
-the Sequence that it has shipped and the keys that still wait in the log. The queue defines the rows that both must
-contain at these positions (history.py). So each row is wrong or right for the position of its side. A suspect is
-checked again only if its change waits, or if the target is behind.
+The history of the keys shows exactly which of the two a suspect is. The target's snapshot contains its applied offset.
+The source's snapshot contains the Sequence that it has shipped and the keys that still wait in the log. The queue
+defines the rows that source and target must contain at these positions (history.py). So each row is either right or
+wrong for the position of its database. A suspect is checked again only if its change still waits, or if the target
+lags.
 """
 
 from __future__ import annotations

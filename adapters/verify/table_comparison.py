@@ -1,8 +1,8 @@
 """Comparison of one table: calibrate, divide into slices, compare them, resolve the suspects; and its options.
 
 Calibration checks whether a database's checksums equal those computed here. If the leading key column is an integer,
-slices are ranges of it with about the same number of rows. Databases order any other key differently, so such a table
-is one slice, in buckets by the digest of its key.
+slices are ranges of this column with about the same number of rows. Databases order other types of keys differently, so
+a table with such a key is one slice, divided into buckets by the digest of the key.
 """
 
 from __future__ import annotations

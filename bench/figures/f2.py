@@ -1,7 +1,7 @@
 """F2: the lag of the stream back to the old database, beside that of the stream before the cut-over, at 100 tx/s.
 
-The directions alternate: the stream runs forwards, a switch, the stream runs backwards, a switch. Lag runs from the
-commit at the application's database to the commit at the other one; one server stamps both.
+The directions alternate: after each switch the stream runs in the other direction. Lag is the time from the commit at
+the application's database to the commit at the other database; one server timestamps both commits.
 """
 
 from __future__ import annotations

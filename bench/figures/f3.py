@@ -1,7 +1,8 @@
 """F3: rows a second into a MariaDB and a SQLite target, beside bare statements that write the same rows.
 
-Measured over one connection each: the load of a table from the broker's full data, and increments that insert the same
-rows. The peers are multi-row INSERT and LOAD DATA for MariaDB, and executemany with equal transactions for SQLite.
+Two ways are measured, each over one connection: a load of the table from the broker's full data, and increments that
+insert the rows. The peers are multi-row INSERT and LOAD DATA for MariaDB, and executemany with equal transactions for
+SQLite.
 """
 
 from __future__ import annotations

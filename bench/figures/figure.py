@@ -52,7 +52,7 @@ def at_least(what: str, found: float, limit: float, unit: str, *, paper: str = "
 
 
 def times_peer(what: str, ours: float, peer: float | None, goal: float, *, said: str, paper: str = "") -> FigureResult:
-    """Return a result line whose goal is a multiple of a peer's rate. Without a peer it is missed; `said` is why."""
+    """Return a line whose goal is a multiple of a peer's rate. Without a peer, the goal is missed; `said` says why."""
     return FigureResult(
         what=what,
         ours=f"{ours:,.0f} rows/s" + (f", {ours / peer:.2f} x" if peer else ""),

@@ -5,7 +5,7 @@
 Three replicated brokers have a table of 4 columns, read from a PostgreSQL source. Two measurements alternate, twice
 each. A load into an empty target takes the seconds that `venus migrate` itself reports (without the start of the
 command). A follower gets an empty disk; its time runs from when it serves until its full data has all rows. The log is
-trimmed before, so the replica cannot follow it from its beginning and takes the leader's copy.
+trimmed first, so the follower cannot read it from the beginning and copies the leader's full data.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _is_trimmed(status: broker_pb2.BusinessStatus | None) -> bool:
 
 
 def _is_whole(status: broker_pb2.BusinessStatus | None, rows: int) -> bool:
-    """Return whether a replica has all rows in its full data. Raises RuntimeError if it followed the log instead."""
+    """Return whether a replica has all rows in its full data. Raises RuntimeError if it replayed the log instead."""
     if status is None or status.materialised_offset < rows:
         return False
     if not status.log_start:

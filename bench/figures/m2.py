@@ -31,7 +31,7 @@ GOAL_MEMORY_MIB = 512
 def commits(reach: str, *, quick: bool) -> list[float]:
     """Commit single rows at a fixed rate; return the milliseconds from when each was due until its answer.
 
-    A commit does not wait for the one before it: three threads send, decide what is on disk, and record the answers.
+    Commits overlap: one thread sends half messages, one decides those that are on disk, and one records the answers.
     """
     count, answered = COMMITS_PER_S * (3 if quick else 15), list[float]()
     with Producer(reach, BUSINESS, "bench", window_bytes_max=WINDOW_BYTES) as producer:

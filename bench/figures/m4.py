@@ -2,8 +2,8 @@
 
 Eight real brokers form one cluster with etcd. The producers connect in parallel, each to any broker first. The records
 in etcd and the brokers show which broker leads a business and which data it has. Then a broker is killed with kill -9
-while producers write, comes back, and `venus cluster balance` runs. In the end each business is read from its leader,
-batch by batch.
+while producers write, comes back, and `venus cluster balance` runs. At the end every batch of each business is read
+from its leader.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """M5: three levels of two sets each (Minos figure 2 has 3 + 3 + 6): the time of a hop, and the bytes that go down.
 
-There are two core, two tandem and two access sets of one broker each; all but the first get their data over cables in a
-process that counts bytes. A hop is the time from a change's arrival at a consumer of the upper set to its arrival at
-one of the lower set. One access set takes a label with one of two tables, the other takes everything.
+There are two core, two tandem and two access sets of one broker each; all but the home get their data over cables
+(bench/cables.py), which count bytes. A hop is the time from a change's arrival at a consumer of the upper set to its
+arrival at one of the lower set. One access set takes a label with one of two tables, the other takes everything.
 """
 
 from __future__ import annotations

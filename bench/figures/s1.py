@@ -2,10 +2,10 @@
 
 The last line of the results is about sixteen real broker processes.
 
-Traffic is the number of messages between brokers for one event that goes to a top cluster, or to a key's owner.
-Messages that keep neighbours fresh are counted separately, for SkipCloud: its nodes are the product's own, which join
-one by one without a list of all. SkipCloud knows more neighbours than Chord, so a Chord with equally many is measured
-too.
+Traffic is the number of messages between brokers that bring one event to a top cluster (SkipCloud) or to a key's owner
+(Chord). Messages that keep SkipCloud's neighbours fresh are counted separately. SkipCloud's nodes run the product's
+code and join one by one, without a list of all nodes. They know more neighbours than Chord's, so a Chord with equally
+many is measured too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """S2: events matched a second by HPartition against one column at a time (BlueDove; SREM: 3.7 to 40.4 times as many).
 
-Both run the same code on one core, with groups of one column (ten segments) or with the largest groups that store an
-interest at most 512 times: of four columns with eight or five segments, or of two with ten. Interests and events are
-skewed: normal around the middle. The peers are a comparison of everything, and an index for each table, which is the
-product's first step. Times are processor time, the best of three rounds.
+Both indexes run the same code on one core. BlueDove's groups have one column (ten segments); HPartition's are the
+largest that store an interest at most 512 times: four columns with eight or five segments, or two columns with ten.
+Interests and events are skewed: normal around the middle. The peers are a comparison of every event with every
+interest, and an index for each table, the product's first step. Times are processor time, the best of three rounds.
 
 In the last lines 16 real broker processes, which share the cores of this machine, match for a broker that owns 100,000
 skewed subscriptions of a table.

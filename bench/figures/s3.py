@@ -1,8 +1,8 @@
 """S3: messages lost after many brokers died at once (SREM: none in "tens of seconds"), SkipCloud simulated.
 
-The nodes are the product's own, without a list of all. A cycle of exchanges is one second. A message that meets a dead
-broker is sent to another one; it is lost if it ends in a cluster that is not responsible. VENUS then matches such a
-message where it is.
+The nodes run the product's code, without a list of all nodes, and exchange neighbours once a second. A message that
+meets a dead broker is sent to another one; it is lost if it ends in a cluster that is not responsible. VENUS matches
+such a message where it is.
 
 In the last lines eight of 16 real broker processes with 100,000 subscriptions are killed.
 """

@@ -1,8 +1,8 @@
 """T1: one message through three levels to 1,000 subscribers (Tensor figure 14), and 100 changes a second to as many.
 
-There are a home, a tandem set and an access set of one broker each. A line of 30 ms is before every level and before
-every subscriber, so a message takes at least 90 ms, and its acknowledgement as long. Scenario 63 has two levels, no
-delay and three access brokers. All of them share this machine.
+There are a home, a tandem set and an access set of one broker each. A line of 30 ms is before every set but the home
+and before every subscriber, so a message takes at least 90 ms, and its acknowledgement as long. The 100 changes a
+second go through two levels without delay, with three access brokers. All of them share this machine.
 """
 
 from __future__ import annotations

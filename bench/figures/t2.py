@@ -1,7 +1,7 @@
 """T2: 1,000 messages of 1 KB to 20 to 10,000 subscribers (Tensor figure 15): time until each has every message.
 
-Up to 1,000 subscribers, each is gRPC's client with a TCP connection of its own. 10,000 subscribers are light ones
-(`bench.light`): a hundred streams on each connection, read by a client that leaves the CPU to the broker.
+Up to 1,000 subscribers use gRPC's client, each over its own TCP connection. 10,000 subscribers are light ones
+(`bench.light`): a hundred streams share each connection, and their client leaves most of the CPU to the broker.
 """
 
 from __future__ import annotations

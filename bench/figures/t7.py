@@ -1,8 +1,8 @@
 """T7: how often a reader that was away has to take the full data again (Tensor's formula 1: rate times mean absence).
 
-A simulated week with the functions by which the broker trims and its default settings; then disconnects of an access
-set, of a consumer and of a reader without a group at real brokers, with `retain = "bytes"` and "measured". A further
-consumer knows only an address of the home; the directory sends it to the nearer access set.
+The first part simulates a week with the functions by which the broker trims, and its default settings. The second
+disconnects an access set, a consumer and a reader without a group from real brokers, with `retain = "bytes"` and
+"measured". A further consumer knows only an address of the home; the directory sends it to the nearer access set.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """V3: the plug is pulled while rows are inserted, updated, deleted (VENUS 4.4: nothing lost, nothing doubled).
 
-The power cuts are tests, which drop every byte after the last fsync and then compare everything. This module runs them,
+Tests cut the power: they drop every byte after the last fsync and then compare all rows. This module runs the tests,
 with one broker and with three, and counts the cuts.
 """
 

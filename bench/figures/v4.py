@@ -1,6 +1,7 @@
 """V4: more than half of the brokers are gone, under both strategies (VENUS 3.1).
 
-`consistency` must refuse writes with one line and lose nothing; `availability` must continue with the last broker.
+`consistency` must refuse writes with a one-line error and lose nothing; `availability` must continue with the last
+broker.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """X1: 10,000 subscriptions to rows of one table, half equality, half ranges, at a broker, on real streams.
 
 Each stream carries 500 subscriptions of a client. Changes are committed batch by batch, folded into the full data,
-judged with the row as it was, and sent; a stream has a batch when its client has read the changes. Clients count the
+matched with the row as it was, and sent; a stream has a batch when its client has read the changes. Clients count the
 changes that they get; the sum must equal that of a comparison of every change with every subscription.
 
 The limit of the machine is printed beside the p99: equally large and frequent frames from a bare gRPC server to bare
-clients, without commits, folding and judging.
+clients, without commits, folding and matching.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ def run(quick: bool) -> Sequence[FigureResult]:
 def _commit_flat_out(sender: Messages, orders: Connection, batches: int) -> tuple[int, float]:
     """Commit batches, at most two parts ahead of the streams; return the changes that arrived, and when the last did.
 
-    If too many changes wait, the broker drops them and the streams read the queue again; that gives another number of
-    changes.
+    If too many changes wait, the broker drops them and the streams read the queue again, so another number of changes
+    arrives.
     """
     for first in range(0, batches, PART):
         sender.commit_many(min(PART, batches - first))

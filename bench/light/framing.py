@@ -98,8 +98,8 @@ class Splitter:
     """Splitter of a connection's bytes into HTTP/2 frames, however the bytes arrive.
 
     `data(stream, piece)` gets the content of a DATA frame, piece by piece as it arrives; a piece is only valid during
-    the call. `other(kind, flags, stream, payload)` gets every other frame as a whole, and DATA once more where it ends
-    a stream, without payload.
+    the call. `other(kind, flags, stream, payload)` gets every other frame as a whole, and again, without payload, a
+    DATA frame that ends a stream.
     """
 
     def __init__(self, data: Callable[[int, memoryview], None], other: Callable[[int, int, int, bytes], None]) -> None:

@@ -1,7 +1,7 @@
 """The process of light subscribers: one thread that waits for all of its connections at once.
 
-It is a substitute for the gRPC subscribers of `bench.subscribers`: each subscriber reads every increment once and in
-order, and returns its credit and acknowledges after half of the credit or `SAY_EVERY_S`, even while no frame arrives.
+It replaces the gRPC subscribers of `bench.subscribers`. Each subscriber reads every increment once and in order; after
+half of its credit, or every `SAY_EVERY_S` even without a frame, it acknowledges and returns the credit.
 """
 
 from __future__ import annotations

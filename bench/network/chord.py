@@ -9,7 +9,7 @@ BITS = 32
 
 
 class Ring:
-    """Nodes by identifier. `base` 2 is the paper's; a larger one has base - 1 fingers a digit and needs fewer hops."""
+    """Nodes by identifier. The paper uses `base` 2; a larger one has base - 1 fingers a digit, so fewer hops."""
 
     def __init__(self, count: int, chance: random.Random, base: int = 2) -> None:
         self.size = 1 << BITS

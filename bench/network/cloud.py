@@ -1,6 +1,6 @@
 """Many nodes of SkipCloud in one process: the product's code, with messages that arrive at once or not at all.
 
-Only this class knows which brokers live. Each node joins by addresses of a few others, and learns everything else by
+Only `Cloud` knows which brokers live. Each node joins by addresses of a few others, and learns everything else by
 messages, which are counted.
 """
 

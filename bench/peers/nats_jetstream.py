@@ -1,4 +1,4 @@
-"""NATS JetStream in files, by nats-py. `sync_interval: always` if the server supports it (2.10), else no fsync."""
+"""NATS JetStream in files, by nats-py. Servers from 2.10 on use `sync_interval: always`, older ones no fsync."""
 
 from __future__ import annotations
 

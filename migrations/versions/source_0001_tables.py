@@ -1,8 +1,8 @@
 """The tables of VENUS at a source: the state with which the upper adapter survives a crash (VENUS 3.1, 3.3).
 
-`checkpoint` and `batch` are the paper's local transaction, `captured_table` is the registry of tables and their schema
-versions, `heartbeat` is a row that VENUS changes itself, to measure lag while the application is idle. Log tables are
-not among them: each captured table has one, which the dialect creates.
+The local transaction writes `checkpoint` and `batch`; `captured_table` is the registry of tables and their schema
+versions; `heartbeat` is a row that VENUS changes itself, to measure lag while the application is idle. This revision
+creates no log tables: the dialect creates one for each captured table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Predicates, which select the rows of a target, and the progress of a changed predicate (SREM 2).
 
-The text is kept beside the rows, so the target knows their predicate even after the configuration has changed.
+The target stores its predicate's text, so it knows which rows it has even after the configuration has changed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The business, the rule and the subject identify an alarm, so an alarm whose figures change remains the same one. A
 notification is sent once the alarm has lasted as long as its rule requires, again every `repeat_s`, and once more when
-the alarm has been gone for `clear_s`. The restart of an adapter therefore does not cause three messages.
+the alarm has been gone for `clear_s`. The restart of an adapter therefore causes no extra messages.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class AlarmState:
     def shift_times(self, by_s: float) -> None:
         """Shift all times after the clock was set forward by `by_s` seconds, so that durations stay the same.
 
-        Otherwise a clock that is set back would delay every alarm, repetition and recovery until it catches up.
+        Without the shift, a clock set back would delay every alarm, repetition and recovery until it catches up.
         """
         self._started_s += by_s
         self._alarms = {key: _shift_alarm(alarm, by_s) for key, alarm in self._alarms.items()}

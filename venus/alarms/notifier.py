@@ -1,10 +1,10 @@
 """Delivery of notifications, and the file that remembers the notified alarms.
 
-Each recipient has a thread of its own, so one that hangs delays neither the data nor the other recipients. A failed
+Each recipient has its own thread, so a recipient that hangs delays neither the data nor the other recipients. A failed
 message is retried at growing intervals, and the failure is itself an alarm until a message arrives. The queue of a
-recipient is bounded: the oldest notifications are dropped first, and the alarm says how many.
+recipient is bounded: the oldest notifications are dropped first, and an alarm says how many.
 
-With the file a restarted broker does not repeat notifications, and announces when an alarm is over.
+A restarted broker reads the file, so it does not repeat notifications, and announces when an alarm is over.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def load_alarms(path: Path) -> list[Alarm]:
 
 
 def save_alarms(path: Path, alarms: Iterable[Alarm]) -> None:
-    """Write the notified alarms to the file. A failure is only logged: a full disk is an alarm of its own."""
+    """Write the notified alarms to the file. A failure is only logged, because a full disk has its own alarm."""
     notified = [_to_document(alarm) for alarm in alarms if alarm.notified_s is not None]
     temporary = path.with_name(f"{path.name}.new")
     try:

@@ -90,7 +90,7 @@ class TooSlow(OSError):
 def limit_time(seconds: float, sock: Callable[[], socket.socket | None]) -> Iterator[None]:
     """Limit the time of a whole conversation: close the socket `sock()` when the time is up. Raises TooSlow.
 
-    The time limit of the socket itself starts again with each byte that arrives.
+    A socket's own time limit starts again with each byte that arrives.
     """
     over = threading.Event()
 
@@ -134,7 +134,7 @@ class CommandChannel:
         self.destination = self._arguments[0]
 
     def send(self, message: Message) -> None:
-        """Run the program. Raises OSError with the reason. Its output, which may be endless, goes to stderr."""
+        """Run the program. Raises OSError with the reason. The program's output may be endless and goes to stderr."""
         if shutil.which(self.destination) is None:
             raise OSError(f"{self.destination} is not an executable program")
         environ = {name: value for name, value in os.environ.items() if not name.upper().startswith("VENUS_")}
@@ -258,7 +258,7 @@ class AlarmRecipient:
     timeout_s: float = 10.0
 
     def should_receive(self, notice: Notification) -> bool:
-        """Return whether this recipient gets a notification. Only others are notified that it is unreachable."""
+        """Return whether this recipient gets a notification. An unreachable recipient's alarm goes only to others."""
         alarm = notice.alarm
         return self.should_receive_kind(alarm.rule) and not (
             alarm.rule == "alarm_unsent" and alarm.subject == self.name

@@ -98,13 +98,13 @@ class Core:
         self.commits.start(self.catalogue.list_stored())
 
     def set_name(self, name: str) -> None:
-        """Set the name of this broker set. A consumer's position names the set that described its rows."""
+        """Set the name of this broker set. Every rows identity that a consumer gets contains this name."""
         self.snapshots.set_name = self.subscriptions.rows.name = name
 
     def set_borders(self, borders: Mapping[str, Border]) -> None:
         """Set the rules for the columns that the sets below receive, before anything is served.
 
-        A set below must not continue to read a snapshot under rules that differ from those at its opening.
+        A downstream set must not continue to read a snapshot if the rules have changed since it opened that snapshot.
         """
         self.borders = self.snapshots.borders = self.subscriptions.rows.borders = borders
         for pin in self.snapshots.all_leases():

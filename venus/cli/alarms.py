@@ -73,7 +73,7 @@ def send_test(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Send a test message to every recipient of alarms, from this machine. Exit code 1 if one does not arrive."""
+    """Send a test message to every recipient of alarms, from this machine. Exit code 1 if a message fails."""
     from venus.alarms.recipients import build_recipients
 
     run = Invocation.from_options(ctx, config, as_json)

@@ -64,8 +64,8 @@ def assess(
 ) -> int:
     """Report what the source contains, what VENUS carries of it, and how long fill and cut-over will take. Reads only.
 
-    Needs only [source] of the configuration, and nothing installed anywhere. Besides the dictionary and the statistics
-    it reads up to 2,000 rows of each table. Run it where the broker and the adapters will run: the forecast measures
+    The command needs only [source] of the configuration, and no installation. It reads the dictionary, the statistics
+    and up to 2,000 rows of each table. Run it where the broker and the adapters will run, because the forecast measures
     this machine. With --fleet, [source] gives only the patterns; exit code 1 if a database could not be assessed.
     """
     from venus.adapters.assess.html import write_html
@@ -148,7 +148,7 @@ def _fleet_row(name: str, found: Assessment) -> tuple[object, ...]:
 
 
 def read_fleet(file: Path) -> list[tuple[str, str]]:
-    """Return name and URL of each database of a list. Raises ConfigError if the file is not such a list."""
+    """Return name and URL of each database of a list. Raises ConfigError if the file has another form."""
     try:
         if file.stat().st_size > FLEET_BYTES_MAX:
             raise ConfigError(f"--fleet {file}: larger than {format_bytes(FLEET_BYTES_MAX)}", hint="split it")

@@ -34,7 +34,8 @@ def broker(
 ) -> int:
     """Run a broker in the foreground until SIGTERM.
 
-    Its store is [broker] data_dir; it listens on [broker] listen and shows metrics and health on [broker] http.
+    The broker stores its data in [broker] data_dir, listens on [broker] listen, and shows metrics and health on
+    [broker] http.
     """
     from venus.broker.service.process import serve
     from venus.process import tracing

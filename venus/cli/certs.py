@@ -65,7 +65,7 @@ def issue(
 ) -> int:
     """Issue a certificate and its key: --host for a broker, --role for a client.
 
-    --renew without --role and --host keeps those of the existing certificate.
+    --renew without --role and --host keeps the roles and hosts of the existing certificate.
     """
     from venus.security.authority import describe_certificate, issue_certificate
 
@@ -90,7 +90,7 @@ def show(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show the names, roles and expiry of certificates. Exit code 1 if one is not valid now."""
+    """Show the names, roles and expiry of certificates. Exit code 1 if a certificate is not valid now."""
     from venus.security import pem
     from venus.security.identity import roles_in
 
@@ -125,7 +125,7 @@ def token(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Create a token for a client without a certificate. It is shown once; the broker's file keeps only its hash."""
+    """Create a token for a client without a certificate. The token is shown once; the broker's file has only a hash."""
     from venus.security.identity import make_token
 
     run = Invocation.from_options(ctx, config, as_json)

@@ -66,7 +66,8 @@ def status(
 ) -> int:
     """Show the brokers' load, which of them leads each business, and which are in sync.
 
-    Exit code 1 if something needs attention. CPU, memory, disk and network are those of a broker's machine.
+    Exit code 1 if something needs attention. The figures for CPU, memory, disk and network are those of each broker's
+    machine.
     """
     from venus.coordination.operator_changes import find_problems, pending_requests
     from venus.replication.leaders import count_roles
@@ -116,8 +117,8 @@ def policy(
 ) -> int:
     """Set what a business does when too few of its replicas are alive; takes effect within a second.
 
-    Under `consistency` writes are refused until enough replicas are in sync. Under `availability` the brokers that
-    are alive continue; what that may have lost is shown until `venus verify --repair` closes it.
+    Under `consistency` writes are refused until enough replicas are in sync. Under `availability` the brokers that are
+    alive continue; possible losses are shown until `venus verify --repair` repairs them.
     """
     from venus.coordination.operator_changes import change_policy
     from venus.replication.records import Policy
@@ -251,8 +252,8 @@ def topology(
 ) -> int:
     """Draw the broker sets, their upstreams, offsets and lag. Exit code 1 if something needs attention.
 
-    It asks the brokers of `[broker] addresses` and `further`, the sets that they know, and all sets above. Another
-    set is shown as the set above sees it.
+    The command queries the brokers of `[broker] addresses` and `further`, the sets that these know, and all upstream
+    sets. Any other set is shown as its upstream sees it.
     """
     from venus.cli.topology import read_network
     from venus.model import PORT_MAX, is_address

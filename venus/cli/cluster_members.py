@@ -128,8 +128,8 @@ def move(
 ) -> int:
     """Make another broker lead a business (--leader), or move a replica to another broker (--from, --to).
 
-    The new leader must be in sync; no write is lost, writers wait for less than a second. A replica that moves is
-    copied first, and removed once the new one is in sync.
+    The new leader must be in sync; no write is lost, and writers wait for less than a second. A replica that moves is
+    copied first; the old replica is removed once the new one is in sync.
     """
     run = Invocation.from_options(ctx, config, as_json)
     if (leader is None) == (source is None and target is None) or (source is None) != (target is None):
@@ -190,8 +190,8 @@ def balance(
 ) -> int:
     """Let each broker lead about as many businesses: hand some over, one at a time.
 
-    A business moves only to a broker that has a replica in sync and no higher load; its writers wait for less than a
-    second. Nothing moves while a replica is missing or a broker is degraded.
+    A business moves only to a broker that has a replica in sync and no higher load; the business's writers wait for
+    less than a second. Nothing moves while a replica is missing or a broker is degraded.
     """
     run = Invocation.from_options(ctx, config, as_json)
     with open_coordinator(run.settings) as coordinator:
@@ -284,8 +284,9 @@ def drain(
 ) -> int:
     """Take a broker out of service: others lead what it leads, and get copies of what it has.
 
-    Its replicas are copied to free brokers. Without a free broker they stay, and follow again when the broker is
-    back. Nothing new is placed on it until --undo. A short restart does not need this: stop it and start it again.
+    The broker's replicas are copied to free brokers. Without a free broker the replicas stay, and follow again when
+    their broker is back. The broker gets no new replica until --undo. For a short restart, just stop and start the
+    broker.
     """
     from venus.coordination import operator_changes
 
@@ -339,7 +340,7 @@ def add(
 ) -> int:
     """Add a running broker: it gets a replica of each business that has too few, or of the one named.
 
-    Before that, start it with the [cluster] of the others and with an id and data directory of its own.
+    First start the new broker with the [cluster] section of the others, and with its own id and data directory.
     """
     from venus.coordination import operator_changes
 
@@ -388,8 +389,8 @@ def remove(
 ) -> int:
     """Remove a broker's replicas permanently, with their data, whether it is alive or not.
 
-    Refused if fewer replicas would stay in sync than a write needs. A broker that is free gets a replica instead,
-    unless --business is given. `venus cluster drain` copies first.
+    The command is refused if fewer replicas would stay in sync than a write needs. Free brokers get replicas instead,
+    unless --business is given. `venus cluster drain` copies the replicas first.
     """
     from venus.coordination import operator_changes
 

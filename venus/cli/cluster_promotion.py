@@ -34,9 +34,9 @@ def dissolve(
 ) -> int:
     """Turn a broker of a cluster into one that runs alone, with its data. Run it on the broker's machine.
 
-    Stop every broker of the cluster first, and use this broker's configuration. Refused unless this replica is known
-    to be complete. Afterwards remove [cluster] from the configuration and start the broker. The others delete
-    their copies if they join again.
+    Stop every broker of the cluster first, and use this broker's configuration. The command is refused unless this
+    replica is known to be complete. Afterwards remove [cluster] from the configuration and start the broker. The other
+    brokers delete their copies if they later join a cluster with this broker.
     """
     from venus.broker.replicas.store_identity import dissolve as dissolve_at
 
@@ -78,9 +78,9 @@ def promote(
 ) -> int:
     """Make this core set the home, when the home that it mirrors is lost permanently.
 
-    From then on it takes the changes from capture. What only the old home had is listed once capture has connected,
-    and `venus verify --repair` brings it back from the source. If the old home comes back, it steps down.
-    Use a configuration whose [broker] addresses are those of this set.
+    From then on this set takes the changes from capture. Once capture has connected, changes that only the old home had
+    are listed; `venus verify --repair` ships them again from the source. If the old home comes back, it steps down. Use
+    a configuration whose [broker] addresses are those of this set.
     """
     from venus.cli.probes import status_time_us
     from venus.rpc.address import broker_address
@@ -166,8 +166,8 @@ def accept_loss(
 ) -> int:
     """Give up what unclean elections and promotions may have lost, when the source is lost permanently.
 
-    Without --confirm it only lists what would be given up. As long as the source exists, use `venus verify --repair`:
-    it finds what is missing and ships it again. This command brings nothing back and does not change the targets.
+    Without --confirm, the command only lists the losses. As long as the source exists, use `venus verify --repair`,
+    which finds missing changes and ships them again. This command brings nothing back and does not change the targets.
     """
     run = Invocation.from_options(ctx, config, as_json)
     if confirm not in ("", business):

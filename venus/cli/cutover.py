@@ -78,9 +78,9 @@ def cutover(
 ) -> int:
     """Make a target the application's own: drain, compare every row, set counters, enforce foreign keys.
 
-    Stop the application's writes at the source first; `venus sync` continues meanwhile. Whatever blocks the cut-over is
-    listed with the command that fixes it, and nothing has changed then. From the last step on VENUS writes no row at
-    this target any more.
+    Stop the application's writes at the source first; `venus sync` continues meanwhile. If anything blocks the
+    cut-over, the command lists it with the remedy and changes nothing. After the last step VENUS writes no more rows at
+    this target.
     """
     from venus.adapters.targets.contract import require_capability
     from venus.adapters.targets.registry import open_target
@@ -124,8 +124,8 @@ def fallback(
 ) -> int:
     """Make the old database the application's again, with every write since `venus cutover --fall-back`.
 
-    Stop the application's writes at the new database first; `venus sync` continues meanwhile. The new database follows
-    from then on, without a load, so `venus cutover --fall-back` can be repeated.
+    Stop the application's writes at the new database first; `venus sync` continues meanwhile. Afterwards the new
+    database follows the old one, without a load, so `venus cutover --fall-back` can be repeated.
     """
     from venus.adapters.cutover.direction import require_state
     from venus.adapters.targets.switching import OLD
@@ -201,7 +201,7 @@ def switch_to(
 
 
 def check_certificate_path(base: Path) -> Path:
-    """Return the base path of the certificate. Raises ConfigError, before anything is done, if it is not writable."""
+    """Return the base path of the certificate. Raises ConfigError at once if the path is not writable."""
     base = base.with_suffix("") if base.suffix in (".json", ".txt") else base
     if not base.parent.is_dir() or not os.access(base.parent, os.W_OK):
         raise ConfigError(

@@ -87,7 +87,7 @@ def complaint_lines(error: BaseException, invocation: Invocation) -> list[str]:
 def find_url_place(message: str, invocation: Invocation) -> str:
     """Return `venus.toml:3: source.url: ` for the database that a message concerns; empty if that is unclear.
 
-    A message that names the option itself gets only the line.
+    If the message already names the option, return only the file and line.
     """
     if message.startswith("[source] url"):
         return find_option_place("source.url", invocation).removesuffix("source.url: ")

@@ -111,7 +111,7 @@ def rollback(
 
 
 def decide(run: Invocation, batch: int, verdict: Verdict, yes: bool) -> int:
-    """Send the verdict on half messages. The broker refuses it while a producer that can answer is connected."""
+    """Send the verdict on half messages. The broker refuses verdicts while a producer that can answer is connected."""
     from venus.errors import Refused
     from venus.rpc.address import PRODUCER, broker_address
     from venus.rpc.admin import AdminClient

@@ -55,11 +55,11 @@ def init(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Check both databases and write a first venus.toml. It overwrites no file and changes nothing else.
+    """Check both databases and write a first venus.toml. The command overwrites no file and changes nothing else.
 
-    Passwords do not go into the file: it says which variables of the environment to set. A URL is sqlite:///FILE,
+    The file contains no passwords; it names the environment variables to set. A URL is sqlite:///FILE,
     postgresql://USER@HOST/NAME, mysql+pymysql://USER@HOST/NAME or oracle+oracledb://USER@HOST/NAME (NAME of a SID, or
-    ?service_name=NAME); that of a target one of these, or parquet:///FOLDER.
+    ?service_name=NAME). A target's URL can also be parquet:///FOLDER.
     """
     from venus.config import DEFAULT_FILE
 

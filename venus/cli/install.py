@@ -200,7 +200,7 @@ def install_triggers(
 ) -> int:
     """Create log tables and triggers for the tables that match; run it again at any time.
 
-    Exit code 3 if a table is refused: the others are installed, unless all are refused or something else is missing.
+    Exit code 3 if a table is refused; the others are installed, unless all are refused or something else is missing.
     """
     run = Invocation.from_options(ctx, config, as_json)
     settings = run.directed_settings
@@ -365,7 +365,8 @@ def show_sql(run: Invocation, source: Source, steps: list[InstallStep], *, remov
 def find_refused_tables(source: Source, settings: Settings, *, but: str = "") -> dict[str, str]:
     """Return the tables that cannot be captured, each with a line that gives the reason; the others can be installed.
 
-    Raises Refused if no table would be left, or if anything else blocks. Findings with the place `but` do not block.
+    Raises Refused if no table would be left, or if anything else blocks. A finding whose `where` is `but` does not
+    block.
     """
     include, exclude = settings.source.tables, settings.source.exclude
     blocked = [f for f in source.installer.check(include, exclude) if f.blocks and not (but and f.where == but)]

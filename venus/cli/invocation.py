@@ -1,11 +1,11 @@
 """One run of one command: its help, its configuration, its form of output and its log, with all passwords redacted.
 
 Every command takes `-c FILE` and `--json`, before or after its name; `Invocation` holds both. The log has lines for
-people, or JSON for machines, with one object on each line.
+people, or one JSON object per line for machines.
 
 Help is plain text in the terminal's width, with commands under headings (`CommandSet`). Typer's own help treats
-`[broker]` in a text as markup and drops it, and displays a flag as `<bool>`. It needs Rich, which takes longer to
-import than everything else that help needs.
+`[broker]` in a text as markup and drops it, and displays a flag as `<bool>`. Typer's help needs Rich, which takes
+longer to import than everything else that help needs.
 """
 
 from __future__ import annotations

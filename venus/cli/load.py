@@ -1,7 +1,7 @@
 """`venus migrate`: the full sync of one target, from the broker's full data (offset -1) and not from the source.
 
-If tables have never been read, the first fill runs before that: in a running `venus sync`, otherwise in this command.
-`venus migrate --ddl-only` prints the statements for a target and changes nothing.
+If tables have never been read, the first fill runs before the load: in `venus sync` if it is running, else in this
+command. `venus migrate --ddl-only` prints the statements for a target and changes nothing.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def migrate(
 ) -> int:
     """Create the tables of a target and load all rows into them while the source is in use.
 
-    Leaves the target at an exact position; `venus sync` continues from there. The source is not read if the broker
-    has the full data already.
+    The load leaves the target at an exact position, from which `venus sync` continues. The source is not read if the
+    broker has the full data already.
     """
     from venus.adapters.targets.registry import open_target
     from venus.process.system import keep_freed_memory
@@ -228,7 +228,7 @@ def find_tables_out_of_capture(settings: Settings) -> TablesOutOfCapture:
 
 
 def choose_engine(target: Target, engine: str) -> str:
-    """Return the engine for a target. If Spark cannot load it, `auto` means local, and `spark` is refused."""
+    """Return the engine for a target. If Spark cannot load the target, `auto` means local, and `spark` is refused."""
     from venus.adapters.targets.contract import require_capability
 
     if engine == "spark":
@@ -241,11 +241,11 @@ def complete_first_fill(
 ) -> dict[str, int] | None:
     """Make sure that every captured table has been read once; return None if the source is unreachable.
 
-    The target is checked for the tables before the first row is read, because the fill may take hours. If there are
-    many rows, `overlap` loads the target during the fill.
+    The command checks that the target can take the tables before it reads the first row, because the fill may take
+    hours. If there are many rows, `overlap` loads the target during the fill.
 
-    Without the source the target gets the data of the broker. Nothing is lost: rows that were never read arrive as
-    increments when the source is reachable again.
+    If the source is unreachable, the target gets the broker's data. Nothing is lost: rows that were never read arrive
+    as increments when the source is reachable again.
     """
     from venus.cli.status_tables import fill_obstacles, report_waits, watched_fill_obstacles
     from venus.errors import Fenced, Held

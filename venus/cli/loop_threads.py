@@ -1,7 +1,7 @@
 """The loops of `venus run`, each in a thread: their supervisor, and the loop of a target.
 
-For loops that end, the supervisor follows the rules of `venus sync`. A loop that failed is restarted; one that ended
-for a final reason stays down. The end of a target's loop does not end the others, but the end of capture does. Only the
+The supervisor handles the end of a loop as `venus sync` does. A loop that failed is restarted; one that ended for a
+final reason stays down. The end of a target's loop does not end the others, but the end of capture does. Only the
 supervisor's thread writes: loops put their events into a queue.
 
 A target's loop loads the target if it was never loaded, then applies changes.
@@ -82,7 +82,7 @@ class ThreadSupervisor:
     def stop_on_signals(self, end_now: Callable[[int], None], signalled: threading.Event) -> None:
         """Let a signal end the command cleanly, and a second one at once, except a second SIGHUP.
 
-        `signalled` outlives these loops: a signal that came before they could see it stops them at once.
+        `signalled` outlives the loops: a signal that came before the loops were ready stops them at once.
         """
 
         def request_stop() -> None:
@@ -139,7 +139,7 @@ class ThreadSupervisor:
                 self._write(loop.name, {"event": "stays down", "code": loop.code, **_error_fields(loop)})
 
     def _wait_for_end(self) -> None:
-        """Wait until the loops have stopped. A loop that is too late is abandoned: its positions are durable."""
+        """Wait until the loops have stopped. A loop that takes too long is abandoned: its positions are durable."""
         end = time.monotonic() + STOP_TIMEOUT_S
         while any(loop.thread is not None and loop.thread.is_alive() for loop in self._loops):
             if time.monotonic() >= end:
@@ -337,8 +337,8 @@ class TargetLoop:
     ) -> None:
         """Wait until capture has read every table, unless the source is unreachable.
 
-        In that case the target gets the broker's rows, and rows that were never read arrive as changes later. If there
-        are many rows, `overlap` loads the target during the wait.
+        If the source is unreachable, the target gets the broker's rows, and rows that were never read arrive as changes
+        later. If there are many rows, `overlap` loads the target during the wait.
         """
         from venus.cli.load import read_captured_tables
 

@@ -1,6 +1,6 @@
 """Output of a command: sentences and tables for people, JSON for machines; answers on stdout, the rest on stderr.
 
-With --json stdout has exactly one document, or one object per line for long-running commands. Progress is a bar on a
+With --json, stdout gets exactly one document, or one object per line for long-running commands. Progress is a bar on a
 terminal, a plain line every few seconds elsewhere, and absent with --json. All output passes through the redactor:
 drivers may quote a connection string with its password in an error message.
 """
@@ -250,7 +250,7 @@ class Output:
 
     @staticmethod
     def _flush(stream: IO[str], text: str = "") -> None:
-        """Write a text and flush the stream. Raises ReaderGone if the reader has closed it."""
+        """Write a text and flush the stream. Raises ReaderGone if the stream's reader has closed it."""
         try:
             stream.write(text)
             stream.flush()
@@ -278,7 +278,7 @@ class Output:
 
 
 def build_console(stream: TextIO) -> Console:
-    """Build rich's console, as wide as the terminal. A pipe has no width, and tables in it are not folded.
+    """Build rich's console, as wide as the terminal. Tables in a pipe, which has no width, are not folded.
 
     COLUMNS in the environment sets the width of any stream. Text is never treated as markup: `[targets.main]` may be
     part of a message, and names of tables come from outside.

@@ -1,9 +1,9 @@
 """A first load in a separate process, while this process, or another one, still reads the source.
 
-It starts once the broker has the first rows, so that its start costs no extra time, and never for few rows. The process
-ends with its parent. A process that is lost, or cannot continue for now, is replaced while the source is being read;
-the load then continues after the last committed key range. After any other error, and for few rows, the load begins
-after the read.
+The process starts once the broker has the first rows, so that its start costs no extra time. The process ends with its
+parent. A load process that is lost, or cannot continue for now, is replaced while the source is being read; the load
+then continues after the last committed key range. After any other error, and for few rows, the load begins after the
+read.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def can_overlap(settings: Settings, target: Target, engine: str) -> bool:
 
 
 def find_fill_end(settings: Settings) -> int:
-    """Return the offset at which a first read has ended. Raises Unavailable if its last rows stay undecided.
+    """Return the offset at which a first read has ended. Raises Unavailable if the last rows stay undecided.
 
-    Everything that the source has committed by now must be committed at the broker before the end of its queue is read.
+    The broker must have committed everything that the source has committed by now before the end of its queue is read.
     """
     from venus.cli.install import open_configured_source
     from venus.rpc.address import broker_address

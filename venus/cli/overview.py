@@ -1,7 +1,8 @@
-"""State of a whole pipeline as one value, and its problems. Pure: an unreachable part is a field with its error.
+"""State of a whole pipeline as one value, and its problems. Pure: the field of an unreachable part holds its error.
 
-Lag is measured per hop from the heartbeat that travels with the data. Source to broker: the age of the newest committed
-cut. Broker to target: the age of the oldest committed increment that the target has not acknowledged.
+Lag is measured per hop from the heartbeat that travels with the data. From source to broker, it is the age of the
+newest committed cut; from broker to target, the age of the oldest committed increment that the target has not
+acknowledged.
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ class Overview:
     def _reported_problems(self) -> tuple[str, ...]:
         """Return the problems that only reports at the broker show: of an unreachable source and of targets elsewhere.
 
-        For a reachable source, these are only the cuts that wait for other sessions: only capture knows of them.
+        Of a reachable source, only the cuts that wait for other sessions are added, which capture alone knows.
         """
         known = {target.group for target in self.targets}
         elsewhere = [

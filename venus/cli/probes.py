@@ -1,6 +1,6 @@
 """Reads of the state of source, broker and targets, each separately: an unreachable one does not hide the others.
 
-An age that the broker itself has measured, by a monotonic clock, takes precedence over the difference of two times.
+An age that the broker has measured by a monotonic clock takes precedence over the difference of two times.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def with_lag(target: TargetView, broker: BrokerView) -> TargetView:
     """Return a target with its end-to-end lag by the clocks of source and broker, not by that of this machine.
 
     Each difference uses one clock: the source's from the heartbeat to its newest cut, the broker's since then. The
-    travel time of that cut is left out. Without these times the age comes from the clocks of two machines.
+    travel time of the newest cut is left out. If a time is missing, the age comes from the clocks of two machines.
     """
     if not (target.heartbeat_at_us and broker.captured_at_us) or broker.committed_age_s is None:
         return target

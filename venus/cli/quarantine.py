@@ -29,7 +29,7 @@ def list_(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """List refused changes with key, SQLSTATE, message and values. Exit code 1 if there are any."""
+    """List refused changes with key, SQLSTATE, message and values. Exit code 1 if changes are in quarantine."""
     from venus.adapters.targets.registry import open_target
 
     run = Invocation.from_options(ctx, config, as_json)
@@ -72,7 +72,7 @@ def retry(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Retry after the target has been fixed; a halted table resumes. Exit code 1 if any is refused again."""
+    """Retry after the target has been fixed; a halted table resumes. Exit code 1 if a change is refused again."""
     run = Invocation.from_options(ctx, config, as_json)
     chosen = choose_target(run.directed_settings, target)
     return print_result(run, chosen, open_quarantine(run.directed_settings, chosen).retry(ids or (), name or ()))
@@ -94,7 +94,7 @@ def skip(
 
 
 def open_quarantine(settings: Settings, name: str) -> Quarantine:
-    """Open the quarantine of a target. Raises ConfigError if its kind has none."""
+    """Open the quarantine of a target. Raises ConfigError if this kind of target has none."""
     from venus.adapters.targets.contract import require_capability
     from venus.adapters.targets.registry import open_target
 

@@ -159,7 +159,7 @@ def wait_for_capture(
 ) -> dict[int, int]:
     """Wait until capture has read the logs of these tables; return how many changes remain in each log.
 
-    Capture cannot read the log of a dropped table, or of one that has halted at a row.
+    Capture cannot read the log of a dropped table, or of a table that has halted at a row.
     """
     deadline, was_announced, numbers = time.monotonic() + wait_s, False, list(table_ids)
     there = set(source.dictionary.read_table_names())

@@ -2,7 +2,7 @@
 
 The broker has its own thread and event loop. Capture and apply use it without a connection (venus/rpc/in_process.py);
 commands, Spark and other consumers reach it over gRPC, like `venus broker`. `venus broker` and `venus sync` use the
-same configuration and data directory, so an operator can change between the two ways at any time.
+same configuration and data directory, so an operator can change between `venus run` and these at any time.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def run(
 ) -> int:
     """Run everything in one process until SIGTERM: broker, capture, and apply of all targets.
 
-    Loads a target that was never loaded, then follows. `venus broker` and `venus sync` are the same in processes of
-    their own, for clusters and several machines; they use the same configuration and data. Exit code 3 if the source
-    has no triggers.
+    Loads a target that was never loaded, then follows the source. `venus broker` and `venus sync` do the same in
+    separate processes, for clusters and several machines, with the same configuration and data. Exit code 3 if the
+    source has no triggers.
     """
     invocation = Invocation.from_options(ctx, config, as_json)
     invocation.choose_log_format(log_format)
@@ -77,7 +77,7 @@ def require_one_process(settings: Settings) -> None:
 
 
 def ensure_triggers(run: Invocation, settings: Settings, *, install: bool) -> None:
-    """Make sure that triggers are installed. Raises NotInstalled if they are not and may not be.
+    """Make sure that triggers are installed. Raises NotInstalled if they are missing and may not be created.
 
     If the source is unreachable now, this does nothing, because capture waits for it.
     """

@@ -258,7 +258,7 @@ def package(
 ) -> int:
     """Package VENUS and its dependencies as one file for the nodes of a cluster: a PEX of about 100 MB.
 
-    Uses what is installed here. The nodes need the same Python (3.11) and no installation.
+    The file contains the packages installed here. The nodes need the same Python (3.11) and no installation.
     """
     from venus.spark.submit import build_pex
 

@@ -1,8 +1,8 @@
 """Tables, loads and comparisons as `venus status` shows them, and the reasons for which a long command waits.
 
-Status has a line for each table; if there are many, it only counts tables without problems. A fill waits for space
-on the broker's disk and for capture; a load waits for the broker's full data. The command itself does not see these
-reasons, because it just gets no answer.
+Status has a line for each table; if there are many, it only counts tables without problems. A fill waits for space on
+the broker's disk and for capture; a load waits for the broker's full data. The waiting command itself does not see
+these reasons, because it gets no answer.
 """
 
 from __future__ import annotations

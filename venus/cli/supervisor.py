@@ -1,9 +1,9 @@
 """Supervisor of the loops of `venus sync`, each in a child process, and the output of their events.
 
 A loop that was killed is restarted; one that ended for a final reason (fenced, diverged, configuration) stays down. The
-end of a target's loop does not end the others. The end of capture does, because nothing new would arrive although the
-service would look healthy. A child notices the end of its parent by the end of its stdin. Events are written as JSON
-lines for machines; for people, a line is written for each change, and once a minute.
+end of a target's loop does not end the others. The end of capture ends all loops, because nothing new would arrive
+although the service would look healthy. A child notices the end of its parent by the end of its stdin. Events are
+written as JSON lines for machines; for people, a line is written for each change, and once a minute.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class EventWriter:
         self._filled: dict[str, object] = {}  # the fills in the last report of each loop
 
     def on_report(self, loop: str, found: Any) -> None:
-        """Write the report of a loop, a frozen dataclass. Fills that have all ended are written once."""
+        """Write the report of a loop, a frozen dataclass. Once all fills have ended, later reports omit them."""
         fills = getattr(found, "fills", ())
         if fills and fills is self._filled.get(loop):
             found = dataclasses.replace(found, fills=())
@@ -172,7 +172,7 @@ Event = Callable[[str, dict[str, Any]], None]
 
 
 def restart_delay_s(code: int, kind: str, restarts: int) -> float | None:
-    """Return the pause before an ended loop is restarted; None = it stays down. `kind`: the class of its error."""
+    """Return the pause before an ended loop is restarted; None = it stays down. `kind`: the loop's error class."""
     if code in FINAL_CODES or kind in FINAL_ERRORS:
         return None
     return min(RESTART_MAX_S, RESTART_MIN_S * 2.0**restarts) if code != REFUSED_CODE else REFUSED_WAIT_S

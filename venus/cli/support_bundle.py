@@ -1,6 +1,6 @@
 """The command `venus support`: collects the parts and writes them into one archive.
 
-Each part is collected separately, so that an unreachable one does not prevent the others.
+Each part is collected separately, so that an unreachable part does not prevent the others.
 """
 
 from __future__ import annotations

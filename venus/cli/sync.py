@@ -93,8 +93,9 @@ def sync(
 ) -> int:
     """Capture changes and apply them to the targets until SIGTERM; continues where it stopped.
 
-    Without options: the source and every target. With --json one object per line. Only one instance captures: a second
-    one is refused (exit code 3) while the first is alive. Exits with an error when capture has ended permanently.
+    Without options, the command handles the source and every target. With --json it writes one object per line. Only
+    one instance captures: a second one is refused (exit code 3) while the first is alive. The command exits with an
+    error when capture has ended permanently.
     """
     run = Invocation.from_options(ctx, config, as_json)
     run.supervised = with_parent
@@ -337,7 +338,7 @@ def run_with_retries(
 ) -> None:
     """Run a loop; retry after errors that may pass by themselves, and raise all others.
 
-    An error that another command has to resolve is retried only if `supervised`: then other loops continue meanwhile.
+    An error that another command has to resolve is retried only if `supervised`, because other loops then continue.
     """
     delay_s = DELAY_MIN_S
     while True:

@@ -1,8 +1,8 @@
 """The direction of `venus sync` while the application can switch between two databases (`venus cutover --fall-back`).
 
 A switch ends (seals) the capture of one database and starts that of the other one. The loops of the old direction wait
-until that has happened, and end with DirectionChanged; the command then starts the loops of the new direction. All this
-costs nothing unless source and target are of kinds that can replicate in both directions.
+for the switch, and end with DirectionChanged; the command then starts the loops of the new direction. The direction is
+checked only if source and target are of kinds that can replicate in both directions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def flows_back(settings: Settings) -> bool:
 def require_direction(settings: Settings, *, is_back: bool) -> None:
     """Raise DirectionChanged if changes no longer flow in the direction for which this loop was started.
 
-    A capture that died at a switch would otherwise capture the new source, and nothing would end the other loops.
+    Without this check, a capture that restarts after a switch would capture the new source, and the other loops would
+    not end.
     """
     if flows_back(settings) != is_back:
         raise DirectionChanged(_TURNED)
@@ -86,7 +87,7 @@ class DirectionGuard:
     def run_capture(self, body: Callable[[], None], stop: threading.Event) -> None:
         """Capture, and wait while a switch has sealed the source. Raises DirectionChanged.
 
-        Before the seal, the command that switches is the producer, so a capture that restarts just then is refused.
+        Before the seal, the switching command becomes the producer, so a capture that restarts meanwhile is refused.
         """
         while not stop.is_set():
             if self._is_sealed():
@@ -150,7 +151,7 @@ class DirectionGuard:
 
 
 class SwitchMonitor:
-    """Thread that checks for an unfinished switch. One loop reports it, so that page, metrics and alarms show it.
+    """Thread that checks for an unfinished switch. One loop reports it, for page, metrics and alarms.
 
     All loops of a process share this thread, because each check connects to both databases. While neither database
     accepts writes, capture may have ended, so the follower's loop reports the switch; afterwards the new owner's

@@ -1,7 +1,7 @@
 """`venus pause`, `resume`, `resync` and `forget`: commands on single tables, targets and businesses.
 
-The first three act on capture at the source or on apply at one target, for one table or all. `forget` drops the data
-that the broker keeps for a target that will not come back, or a whole business.
+`pause`, `resume` and `resync` act on capture at the source or on apply at one target, for one table or all. `forget`
+drops the data that the broker keeps for a target that will not come back, or a whole business.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def resync(
 ) -> int:
     """Read a table again: with --target from the broker's full data, without it from the source.
 
-    With --differences it is read at the source, but only rows that differ are shipped. Exit code 1 if a table cannot be
-    read because it is gone, or its triggers are not in order.
+    With --differences the table is read at the source, but only rows that differ are shipped. Exit code 1 if a table
+    cannot be read because it is gone, or its triggers are not in order.
     """
     run = Invocation.from_options(ctx, config, as_json)
     if (name is None) != everything:
@@ -213,7 +213,7 @@ def set_state_at_source(run: Invocation, name: str | None, state: str, reason: s
 
 
 def find_captured_tables(source: Source, name: str | None) -> list[RegisteredTable]:
-    """Return the named captured table, or all. Raises Refused if the named one was released."""
+    """Return the named captured table, or all. Raises Refused if that table was released."""
     registered = source.registry.read_registered_tables()
     if name is not None and not any(name in (t.schema.qualified_name, t.schema.name) for t in registered):
         for table in source.registry.read_released_tables():
@@ -224,7 +224,7 @@ def find_captured_tables(source: Source, name: str | None) -> list[RegisteredTab
 
 
 def without_releasing(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
-    """Return the tables that are not being released. Raises Refused if the named one is."""
+    """Return the tables that are not being released. Raises Refused if the named table is."""
     leaving = [t.schema.qualified_name for t in tables if t.state == RELEASING]
     if leaving and name is not None:
         hint = f"`venus uninstall-triggers {leaving[0]}` finishes that, `venus install-triggers` takes it up again"

@@ -1,6 +1,6 @@
 """The broker sets of the network for `venus cluster topology`: their upstreams, and the lag of each hop.
 
-The command queries the configured brokers, the sets of their directory and all sets above, and merges their answers.
+The command queries the configured brokers, the sets of their directory and all upstream sets, and merges the answers.
 """
 
 from __future__ import annotations

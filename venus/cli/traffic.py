@@ -1,6 +1,6 @@
 """Traffic, replication and mirror of a broker in `venus status`: limited clients, sub-health, limits that are near.
 
-The broker raises alarms for degraded lanes; here they appear only in the JSON output. Pure.
+The broker raises alarms for degraded lanes; the lanes appear here only in the JSON output. Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`venus verify`: compares source, full data and target row by row while everything is in use.
 
-Its exit codes are made for scripts: 0 same, 1 different, 3 undecided, 2 the comparison could not be made.
+Its exit codes are made for scripts: 0 same, 1 different, 3 undecided, 2 could not be compared.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def verify(
 ) -> int:
     """Compare source and target row by row while both are in use, and say which side is at fault.
 
-    Legs: `ends` source and target (few rows move), `target` the broker's full data and the target (the source may be
-    off), `source` source and full data, `all` the last two; `auto` is `ends` while the source can be reached, else
-    `target`. Exit codes: 0 same, 1 different, 3 undecided, 2 could not be compared.
+    Legs: `ends` compares source and target (few rows move), `target` the broker's full data and the target (the source
+    may be off), `source` the source and the full data, `all` does the last two; `auto` is `ends` while the source can
+    be reached, else `target`. Exit codes: 0 same, 1 different, 3 undecided, 2 could not be compared.
     """
     from venus.adapters.verify.run import VerifyOptions
 

@@ -44,7 +44,7 @@ def connect(
 
     With `directory` (brokers of any set) instead of an address, those brokers name the set nearest to `site`. With
     `ca`, the authority's certificate as a file, TLS is on; `certificate` and `key`, or `token_file`, prove who this
-    client is. `client` is its name in the broker's status. Raises ConfigError.
+    client is. `client` is the program's name in the broker's status. Raises ConfigError.
     """
     if address and directory:
         raise ConfigError("address and directory are both given", hint="an address needs no directory")
@@ -80,7 +80,8 @@ class Broker:
 
         `start`: "snapshot" = all rows as insertions, then their changes; "now"; or a position. With `group`, the broker
         keeps the acknowledged position and the queue from there on, and a subscription at "snapshot" continues there.
-        It raises Unavailable once the broker has been away for `patience_s`, and ConfigError for a wrong argument.
+        The iterator raises Unavailable once the broker has been away for `patience_s`; a wrong argument raises
+        ConfigError.
         """
         return self._subscribe(self._build_subscription(table, where, columns, group), start, patience_s)
 
@@ -150,8 +151,9 @@ def _snapshot_rows(table: str, batch: ChangeBatch | None) -> pa.RecordBatch | No
 class AsyncChanges:
     """A subscription for an event loop: `async for batch in changes`, until `close`.
 
-    It holds a thread of the loop's executor only while it connects or reads what has arrived, not while it waits. Only
-    one task at a time may take batches. No cancellation, such as that of `asyncio.wait_for`, loses a batch.
+    The subscription holds a thread of the loop's executor only while it connects or reads batches that have arrived,
+    not while it waits. Only one task at a time may take batches. No cancellation, such as that of `asyncio.wait_for`,
+    loses a batch.
     """
 
     def __init__(self, subscribe: Callable[[Callable[[], None]], Changes]) -> None:

@@ -102,8 +102,8 @@ class ChangeBatch:
 class Changes:
     """Iterator over the changes of a subscription; it ends with `close`.
 
-    One thread at a time takes batches. `acknowledge` and `close` may be called from any thread. Batches that the
-    program has not taken stay at the broker, except for about 8 MiB.
+    Only one thread at a time may take batches. `acknowledge` and `close` may be called from any thread. Batches that
+    the program has not taken stay at the broker, except for about 8 MiB.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class Changes:
         return client
 
     def _announce_reload(self) -> None:
-        """Add a batch that declares earlier rows void: all rows come again. Without a known table there were none."""
+        """Add a batch that declares earlier rows void: all rows come again. If no table is known, add nothing."""
         if not self._view.versions:
             return
         message = broker_pb2.ChangesFrame(

@@ -4,7 +4,7 @@ The source renders rows as COPY text, and the target reads them as COPY text; in
 conversions locate the values and move them in one pass. No object is made per row.
 
 COPY escapes tab, newline and backslash within values, so a raw tab or newline is always a delimiter and `\N` alone is
-always NULL. Binary columns are `\x` hex. Escapes and hex are converted on the cells of a whole batch.
+always NULL. Binary columns are `\x` hex. Escapes and hex are converted for all values of a batch at once.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _is_special(data: Bytes) -> Bools:
 def escape(cells: Cells) -> Cells:
     """Return the cells with special characters escaped as in COPY text.
 
-    Free bytes and the data of absent cells must contain none of these characters.
+    The free bytes and the data of absent cells must contain no special character.
     """
     is_special = _is_special(cells.data)
     if not is_special.any():
@@ -253,7 +253,7 @@ def _check_fields(is_newline: Bools, fields: int, place: str) -> None:
 
 
 def _parse_flags(cells: Cells, letters: bytes, place: str) -> npt.NDArray[np.uint8]:
-    """Return the letter at the beginning of each line. Raises ProtocolError for any other letter."""
+    """Return the letter at the beginning of each line. Raises ProtocolError for a letter that is not in `letters`."""
     flags = cells.data[np.minimum(cells.starts[:: cells.present.shape[1]] + 1, len(cells.data) - 1)]
     fine = np.isin(flags, np.frombuffer(letters, dtype=np.uint8)) & (cells.lengths[:, 0] == 1)
     if not fine.all():

@@ -64,7 +64,7 @@ class OpenRows:
         return np.cumsum(self._rows.sizes, dtype=np.int64)
 
     def find_kept(self, predicate: Predicate) -> Bools | None:
-        """Return which changes a reader with a predicate gets as they are; None = all. Others are reduced to keys."""
+        """Return which changes a reader with a predicate gets unchanged; None = all. The rest is reduced to keys."""
         if not self._count:
             return None
         found = _find_inside(predicate, self._values, self._column)

@@ -1,7 +1,7 @@
 """Rows of the broker as a target gets them: columns masked and dropped, whole batches at once. Pure.
 
-The bytes of the columns that stay are copied in one piece between two that change. No object is made per row; only
-hmac handles values one by one.
+The bytes of neighbouring columns that do not change are copied in one piece. No object is made per row; only hmac
+handles values one by one.
 """
 
 from __future__ import annotations

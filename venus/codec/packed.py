@@ -154,7 +154,7 @@ def pack_items(items: Sequence[bytes]) -> PackedBytes:
 def join_items(heads: Bytes, *parts: PackedBytes) -> list[bytes]:
     """Return separate byte strings: item i is line i of `heads`, n x bytes, and item i of each part.
 
-    Equal sizes, the usual case for keys, are laid side by side by numpy alone.
+    If the items of each part have one size, as keys usually have, numpy alone joins them.
     """
     count = len(heads)
     if not count:

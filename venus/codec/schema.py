@@ -52,7 +52,7 @@ def field_names(schema: TableSchema) -> dict[int, str]:
     """Return a legal, unique protobuf name for each field number.
 
     Names are in lower case without a leading underscore, so none hides a method of a generated class or equals the name
-    of a synthetic oneof. Names also differ without underscores, because protobuf compares their JSON forms.
+    of a synthetic oneof. Names differ even without their underscores, because protobuf compares their JSON forms.
     """
     real = {c.name for c in schema.columns}
     taken: set[str] = set()
@@ -311,9 +311,9 @@ def canonical_json(schema: TableSchema) -> str:
     """Return the properties that distinguish two versions of a table for its rows and its targets, as JSON.
 
     It has the columns, types, key and child tables; indexes, checks and foreign keys, because a target that is built
-    later gets them; and objects that VENUS omits, because operators see them. It does not have the ids, the table's
-    name, text for display (comments, the source's spelling of a type, reasons), and the order in which a dictionary
-    lists objects.
+    later gets them; and objects that VENUS omits, because operators see them. It has no ids, no table name and no text
+    for display (comments, the source's spelling of a type, reasons), and does not depend on the order in which a
+    dictionary lists objects.
     """
     columns = [
         {

@@ -1,7 +1,7 @@
 """Rows as the full data stores and delivers them: a head, the record_id, the row; and chunks of them (VENUS 3.3).
 
-The record_id is in the value although it is in the key already: a walk over values alone costs half of one over keys
-and values. A broker delivers stored rows unchanged, end to end, and the reader steps through the heads.
+The stored value repeats the record_id of the stored key: reading values alone costs half as much as reading keys and
+values. A broker delivers stored rows unchanged, end to end, and the reader steps through the heads.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Chunk:
 
 
 def encode_chunk(chunk: Chunk) -> bytes:
-    """Return the body of a chunk. Raises ProtocolError if it has a row that is not live."""
+    """Return the body of a chunk. Raises ProtocolError if the chunk has a deleted row."""
     _check(chunk)
     totals = chunk.totals or RowTotals()
     head = wire.ChunkBody(
@@ -256,7 +256,7 @@ def _check(chunk: Chunk) -> None:
 def rows_digest(sequences: Sequences) -> int:
     """Return a digest of the row versions with these Sequences: the same in any order and in any split.
 
-    A Sequence names one version of one row for ever, so the sum of the mixed Sequences (the finaliser of SplitMix64)
+    A Sequence always names the same version of one row, so the sum of the mixed Sequences (the finaliser of SplitMix64)
     modulo 2^64 identifies these rows. The digest of the chunk covers their bytes.
     """
     mixed = sequences.astype(np.uint64)

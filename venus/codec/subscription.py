@@ -52,7 +52,7 @@ class ChangePosition:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
-    """Changes of one subscription, in order. `position` is the one after them; None = in the middle of a transaction.
+    """Changes of one subscription, in order. `position` is the position after them, None within a transaction.
 
     A truncation, which says that all rows are gone, comes alone and has no row.
     """
@@ -231,9 +231,9 @@ class SubscriptionView:
         """Drop changes that were taken before.
 
         After a reconnect in the middle of a transaction, its first part is replayed. Sequences rise along the queue, so
-        they identify known changes. A truncation has no sequence, so everything after a replayed truncation comes
-        again. The first live changes may be judged together with some before the start of the subscription, which were
-        read as rows or replayed.
+        they identify known changes. A truncation has no Sequence, so everything after a replayed truncation is
+        delivered again. The broker may evaluate the first live changes together with earlier changes, which the client
+        has already read as rows or in a replay.
         """
         sequences = changes.rows.sequences
         if not len(sequences):

@@ -42,7 +42,7 @@ def _refuse_renaming(columns: dict[str, Any]) -> dict[str, Any]:
 class ClusterSettings(SettingsSection):
     """Cluster of brokers that replicate each other's businesses, and its place in a network of broker sets.
 
-    Without a name this broker is alone and needs no etcd. The place in the network needs no etcd either: a set is one
+    Without a name this broker is alone and needs no etcd. A network of broker sets needs no etcd either: a set is one
     broker, or the cluster.
     """
 
@@ -105,7 +105,7 @@ class ClusterSettings(SettingsSection):
 
     @property
     def is_mirror(self) -> bool:
-        """Whether this set mirrors a set above. Otherwise it is the home, and accepts writes."""
+        """Whether this set mirrors a set above. A set that mirrors none is the home, and accepts writes."""
         return bool(self.upstream)
 
     @property

@@ -1,7 +1,7 @@
 """All sections together: read from venus.toml, overridden by the environment, and shown with secrets masked.
 
-Every error message is one line that names the line of the file or the variable. It needs no knowledge of Python or
-pydantic.
+Every error message is one line that names the line of the file or the variable. No message requires knowledge of Python
+or pydantic.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _refuse_empty(option: str) -> None:
 
 
 def require_target(settings: Settings, name: str) -> TargetSettings:
-    """Return the target of that name. Raises ConfigError, which names the existing ones."""
+    """Return the target of that name. Raises ConfigError, which names the existing targets."""
     if target := settings.targets.get(name):
         if not target.url.get_secret_value():
             _refuse_empty(f"targets.{name}.url")
@@ -232,7 +232,7 @@ def _explain_error(found: Mapping[str, Any], file: Path | None, text: str) -> st
 
 
 def _describe_mistake(found: Mapping[str, Any], path: list[str]) -> str:
-    """Describe the mistake in one option. The value is repeated only where it cannot be a secret."""
+    """Describe the mistake in one option. The text repeats the value only where it cannot be a secret."""
     kind, value = found["type"], found["input"]
     if kind == "extra_forbidden":
         known = options()

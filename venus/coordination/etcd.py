@@ -1,7 +1,7 @@
 """Coordinator over etcd: keys below /venus/<cluster>/, changed only by compare-and-swap.
 
-The `version` of a leadership is etcd's mod_revision of its key. Each swapped value has a mark of its own. If an answer
-was lost and the swap was retried at another address, the mark shows whether the first attempt succeeded.
+The `version` of a leadership is etcd's mod_revision of its key. Each swap writes a unique mark into the value. If an
+answer was lost and the swap was retried at another address, the mark shows whether the first attempt succeeded.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class EtcdCoordinator:
     def register(self, broker: LiveBroker) -> None:
         """Register this broker under a lease. Raises Refused if another living broker has its id.
 
-        Raises Fenced if another process of this broker was started since.
+        Raises Fenced if another process of this broker was started later.
         """
         key = self._key("brokers", broker.member.broker)
         with self._lock:
@@ -245,7 +245,7 @@ class EtcdCoordinator:
     def _still_has(self, business: str, term: int) -> bool:
         """Whether the record of a term still exists: a removal stores the term first, and may not have been completed.
 
-        An unreadable record may be that one.
+        An unreadable record counts, because it may be that one.
         """
         try:
             record = self.read(business)

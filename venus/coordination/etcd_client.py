@@ -401,7 +401,7 @@ def _was_never_sent(error: grpc.RpcError) -> bool:
 
 
 def _explain(error: grpc.RpcError, address: str) -> str:
-    """Return why an attempt failed. Raises an error that a retry would not change."""
+    """Return why an attempt failed. Raises errors that a retry would not avoid."""
     code, details = error.code(), " ".join((error.details() or "").split())
     if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
         raise LeaseExpired(f"etcd at {address}: {details}") from error

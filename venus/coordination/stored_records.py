@@ -128,7 +128,7 @@ def _decode_installing(key: str, value: object) -> InstallationProgress:
 
 
 def encode_leadership(leadership: Leadership, writer: str = "") -> bytes:
-    """Encode a business; `writer` marks the process that stores it. Raises ProtocolError if it is too large."""
+    """Encode a business; `writer` marks the process that stores it. Raises ProtocolError if the record is too large."""
     leader = leadership.leader
     value = _encode(
         {

@@ -1,8 +1,8 @@
 """Degradation of an overloaded broker: lane 4 first, one lane at a time, lane 0 never (RocketMQ 2).
 
-A resource above its high watermark for `sustain_s` degrades the next lane, and further lanes while it stays there.
-When all resources are below their low watermarks for `restore_s`, the last lane is restored. Nothing changes between
-the two watermarks.
+A resource above its high watermark for `sustain_s` degrades the next lane, and further lanes while it stays there. When
+all resources are below their low watermarks for `restore_s`, the lane degraded last is restored. Nothing changes
+between the two watermarks.
 
 `HealthMonitor` keeps facts about a broker's health, each with its reason (Tensor IV-C, table III).
 """
@@ -35,7 +35,7 @@ THREADS = {Lane.CONTROL: 2, Lane.INCREMENTS: 2, Lane.FULL_DATA: 4, Lane.DETAILS:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRule:
-    """Rule of a fact: a reading has been at `limit` or above for `sustain_s`. `text` has {value} and {limit}."""
+    """Rule of a fact: a reading has been at `limit` or above for `sustain_s`. `text` uses {value} and {limit}."""
 
     fact: str
     limit: float

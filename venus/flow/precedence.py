@@ -93,8 +93,8 @@ class Precedence:
     def on_answer(self, business: Hashable, took_s: float, now: float, *, asked_at: float) -> None:
         """Adapt to the latency of a small commit; large commits are ignored.
 
-        Whether it was small is judged as of `asked_at`, when it requested its slot, because a large commit may wait for
-        longer than its bytes count.
+        A commit is small or large as of `asked_at`, when it requested its slot: a large commit may wait so long that
+        its bytes no longer count.
         """
         if not self.is_small(business, asked_at):
             return

@@ -56,7 +56,7 @@ class MeasuredRetention:
             del self._left_at[next(iter(self._left_at))]
 
     def on_return(self, reader: str, now: float) -> None:
-        """Record that a reader has come. Its absence counts if it was here before."""
+        """Record that a reader has come. If it was known before, its absence counts."""
         if (left_at := self._left_at.pop(reader, None)) is not None:
             self._absences.append((now, now - left_at))
             self._absent_s += now - left_at

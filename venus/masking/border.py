@@ -1,11 +1,12 @@
 """The rules at the border of a broker set: the columns of each table that the sets below get. Pure.
 
-A mirror, its targets and the sets below it get tables as if the source had them in this form: columns are masked or
-dropped, and an entry of `left_out` says so. Only this set has the plain values and the key. Key columns stay, because
-deletions and the order of rows depend on them.
+A mirror, its targets and the sets below it get each table as if the source had it in this form: columns are masked or
+dropped, and an entry of `left_out` says so. Only this set has the plain values and the masking key. Key columns stay,
+because deletions and the order of rows depend on them.
 
 A rule applies to a column's number from the first version on in which it has the name, also after the column was
-renamed at the source. Once a table has a version that the rules do not fit, nothing of it is sent from that version on.
+renamed at the source. Once a table has a version that the rules do not fit, no row of the table is sent from that
+version on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The functions that mask a whole column of canonical text, and the key that some of them need. Pure.
 
-hmac is AES-CMAC of the canonical text, 128 bits: equal values stay equal, so joins keep working, and different values
-stay different. NULL stays NULL, except for a constant.
+The function hmac is AES-CMAC of the canonical text, 128 bits: equal values stay equal, so joins keep working, and
+different values stay different. NULL stays NULL, except for a constant.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LITERAL = re.compile(r"'((?:[^']|'')*)'(::[\w \"().]+)?")
 
 
 class MaskingKey:
-    """The key of the hmac columns of a target. Its text never appears; its id may be shown."""
+    """The key of the hmac columns of a target. The key's text never appears; the key's id may be shown."""
 
     __slots__ = ("_key", "key_id")
 

@@ -1,7 +1,8 @@
 """AES-CMAC (NIST SP 800-38B) of a whole column, without a call for each value. Pure.
 
 Of each value only its last block depends on its length, so the values are encrypted side by side: their first blocks in
-one call of AES, then the second blocks of the values that have one. Few values and long ones are hashed one by one.
+one call of AES, then the second blocks of the values that have one. Small columns, and values above 1 KiB, are hashed
+value by value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A table version as a target gets it: the rules of its columns applied to its description. Pure.
 
 `ProjectedSchema` is the description that everything after the projection uses; `source` describes the rows as the
-broker has them. Column numbers and the order of columns stay.
+broker has them. The projection changes neither column numbers nor the order of columns.
 """
 
 from __future__ import annotations

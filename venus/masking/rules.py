@@ -1,8 +1,8 @@
 """The rules of `[targets.NAME.columns]`: which column of which table each of them means. Pure.
 
 A rule masks, drops or renames a column. `RuleSet.resolve` assigns rules to column numbers, which never change: a column
-that is renamed at the source stays masked. A rule that could show plain text, merge rows or break a join is refused
-there, with the place in the configuration.
+that is renamed at the source stays masked. A rule that could show plain text, merge rows or break a join is refused by
+`resolve`, with its place in the configuration.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class RuleSet:
     ) -> dict[int, TableColumns]:
         """Return the rules of each of these tables that has one. Raises ConfigError with the place of a wrong rule.
 
-        A rule about a table that only `elsewhere` contains is ignored; None = any table. So is a rule about a column
-        that its table no longer has; `dropped` = the names of these columns by table.
+        A rule about a table that only `elsewhere` contains is ignored (None = any table), and so is a rule about a
+        column that its table no longer has (`dropped` = the names of these columns by table).
         """
         known = [s for s in schemas if not s.is_heartbeat]
         found: dict[int, dict[int, tuple[str, ColumnRule]]] = {}
@@ -228,7 +228,7 @@ def _find_columns(
     elsewhere: Seq[str] | None,
     dropped: Mapping[int, Collection[str]],
 ) -> list[tuple[TableSchema, Column]]:
-    """Return the columns that a rule names. Raises ConfigError if there is none."""
+    """Return the columns that a rule names. Raises ConfigError if no column matches."""
     table, dot, column = name.rpartition(".")
     if not dot or not table or not column:
         raise ConfigError(f'{place}: write "TABLE.COLUMN", or "*.COLUMN" for every table')

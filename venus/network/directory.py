@@ -2,8 +2,8 @@
 
 A set reports itself and the sets below it to the sets above. So each set knows the sets below it, the home knows all
 sets, and every set receives what the set above it knows. Producers use the home, then the other core sets; consumers
-use access sets, then those nearer to the home. They are ordered by the configured nearness, then by load and lag. A
-client that loses its set moves to the next one, and back once a nearer one has been healthy for a minute without a
+use access sets, then those nearer to the home. Sets are ordered by the configured nearness, then by load and lag. A
+client that loses its set moves to the next set, and back once a nearer set has been healthy for a minute without a
 break.
 
 A set below is believed only about itself and the sets below it, and never that it is a home. The
@@ -93,7 +93,7 @@ class RankedSet:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A known set. `source` is the name of the set below that reported it; empty = a set above or the own one."""
+    """A known set. `source` names the set below that reported it; empty = a set above, or this broker's own."""
 
     set: ReportedSet
     source: str
@@ -254,7 +254,7 @@ def _fitness_of(one: ReportedSet, role: ClientRole, business: str) -> int | None
 def _replaces_known(one: ReportedSet, source: str, known: _Entry, now: float) -> bool:
     """Return whether a description replaces the known one: it is at least as new, and its source may describe the set.
 
-    These are the source of the known one and the set itself; any source once nothing was heard for SILENT_S.
+    The source of the known description and the set itself may; after SILENT_S without a report, any source may.
     """
     may_speak = source in (known.source, one.name) or now - known.set.heard_at > SILENT_S
     return may_speak and one.heard_at >= known.set.heard_at

@@ -265,7 +265,7 @@ _SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """The versions of a table to which a filter of one set applies. `end` None = it still applies."""
+    """The versions of a table to which a filter of one set applies. `end` is None while it applies."""
 
     text: str
     first: int

@@ -143,7 +143,7 @@ def topology_problems(
 ) -> Iterator[str]:
     """Yield the problems of the sets, one sentence each, causes before consequences.
 
-    `complete`: these are all sets. Otherwise others may exist.
+    `complete` says that no other sets exist.
     """
     topology = Topology.of(sets)
     yield from _name_problems(topology)
@@ -258,7 +258,7 @@ def label_problems(
 
 
 def is_labelled(names: Iterable[str], namespace: str, table: str) -> bool:
-    """Whether the labels' `names` include a table. They always include VENUS's own heartbeat, which measures lag."""
+    """Whether labels with these `names` include a table. Every label includes VENUS's heartbeat, to measure lag."""
     known = (table.lower(), f"{namespace}.{table}".lower())
     return is_heartbeat(namespace, table) or any(name.lower() in known for name in names)
 
@@ -270,7 +270,7 @@ WELL = frozenset({"", "following", "filling", "elsewhere"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """A business at a set. `behind` and the fields after it compare it with the upstream set; None = unknown."""
+    """A business at a set. `behind` and the fields after it compare the set with its upstream; None = unknown."""
 
     business: str
     offset: int  # the end of its queue here; -1 = unknown
@@ -346,7 +346,7 @@ class TopologyView:
 def measure_hops(sets: Iterable[SetView]) -> tuple[SetView, ...]:
     """Return the sets with mean and deviation of the delivery time of each hop alone.
 
-    They are computed from the times since the home at both ends: the times of two hops are independent.
+    The times of hops are independent, so means and variances since the home at a hop's two ends are subtracted.
     """
     found = tuple(sets)
     at_home = {(one.set.name, hop.business): hop for one in found for hop in one.businesses}

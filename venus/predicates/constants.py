@@ -1,6 +1,6 @@
 """Constants as values of a column's type: their keys for comparison and their SQL. Pure.
 
-Text is compared by code point, whatever the collation of the column is; moments with a time zone in UTC; numbers
+Text is compared by code point, whatever the collation of the column is; timestamps with a time zone in UTC; numbers
 exactly. A constant without an exact comparison is refused.
 """
 
@@ -154,7 +154,7 @@ def _float(constant: Constant) -> float:
 
 
 def _label(constant: Constant, text: str, schema: TableSchema, column: Column) -> str:
-    """Return a label of an enum. Raises PredicateRefused for a text that is none."""
+    """Return a label of an enum. Raises PredicateRefused if the enum does not have it."""
     found = own_type(schema, column)
     assert found is not None
     if text not in found.labels:

@@ -29,7 +29,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """A set of values of one column. `values` None = all between the bounds; NULL is never in it, unless `null`."""
+    """Values of one column: only NULL if `null`; else `values`, or if None, all but NULL between the bounds."""
 
     column: Column
     sort: PredicateSort | None

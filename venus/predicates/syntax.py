@@ -3,7 +3,7 @@
     region = 'EU' and amount >= 100 and placed between date '2026-01-01' and date '2026-12-31'
 
 Terms joined by AND; a term is a range of one column: =, <, <=, >, >=, BETWEEN, IN, IS NULL, IS NOT NULL. Everything
-else is refused with its place in the text.
+else is refused, with its position in the text.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ _TYPED = frozenset({"date", "time", "timestamp", "timestamptz"})
 
 
 def parse(text: str) -> tuple[Term, ...]:
-    """Return the terms of a predicate. Raises PredicateRefused with the place in the text."""
+    """Return the terms of a predicate. Raises PredicateRefused with the position in the text."""
     if len(text) > TEXT_CHARS_MAX:
         raise PredicateRefused(f"{len(text):,} characters are too many, at most {TEXT_CHARS_MAX:,} are read")
     parser = _Parser(text, split_words(text))

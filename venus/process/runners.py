@@ -1,8 +1,9 @@
 """Runners of independent tasks: the interface between work and its scheduler.
 
-A full load is a list of key ranges, a comparison is a list of slices. Both consist of a function and its tasks; a
-runner calls the function for each task. `LocalRunner` is a pool of processes; `venus.spark.runner.SparkRunner` has the
-same interface and uses Spark's executors. Runners and work do not know each other.
+A full load is a list of key ranges, a comparison is a list of slices. A load and a comparison each consist of a
+function and its tasks; a runner calls the function for each task. `LocalRunner` is a pool of processes;
+`venus.spark.runner.SparkRunner` has the same interface and uses Spark's executors. Runners do not depend on the work,
+nor the work on runners.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Runner(Protocol):
         """Yield the results as they arrive, in any order: each result identifies its task.
 
         A task may run again after its worker was lost, even twice at once, so the function must be idempotent.
-        Function, tasks and results must be picklable, the function by its name. Raises the VenusError of a failed task,
-        and then starts no further tasks. Raises WorkerLost if workers keep dying.
+        Function, tasks and results must be picklable, the function by its name. After a failed task, the runner raises
+        its VenusError and starts no further tasks. Raises WorkerLost if workers keep dying.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 At its start, a process creates 150,000 to 180,000 objects that are never freed. Python's garbage collector scans them
 repeatedly during the start, which takes a fifth of its time, and each later full collection scans them again while it
-holds the interpreter's lock. So these objects are frozen. glibc's heaps are shared by the threads.
+holds the interpreter's lock. So VENUS freezes these objects. All threads share glibc's heaps.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def steady_clock_s() -> float:
     """Return the seconds since a moment in the past, by a clock that cannot be set and that counts while suspended.
 
     On Linux `time.monotonic` stands still while the machine is suspended. A lease measured by it would seem valid on a
-    broker that slept for an hour, although others have elected a new leader in the meantime. `time.monotonic` is right
-    for pauses, retries and all else that counts only while a process runs.
+    broker that slept for an hour, although the other brokers have elected a new leader. `time.monotonic` is right for
+    pauses, retries and everything else that counts only while a process runs.
     """
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
@@ -61,8 +61,8 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 def call_from_handler(call: Callable[[], object]) -> None:
     """Run a call that takes locks, such as `Event.set`, from a signal handler: in a new thread, without waiting.
 
-    A handler interrupts the main thread, which may hold that lock at this moment, for example in `Event.wait`. Then the
-    handler would never get it. `threading.Thread` takes such locks itself.
+    A handler interrupts the main thread, which may hold the lock at this moment, for example in `Event.wait`. The
+    handler would then wait for this lock forever. `threading.Thread` takes such locks itself.
     """
     _thread.start_new_thread(call, ())
 
@@ -109,7 +109,7 @@ def delay_collection() -> None:
 def freeze_objects() -> None:
     """Exclude all present objects from garbage collection permanently, and collect as usual afterwards.
 
-    Processes that keep running call this. They need frequent collections, because a failed call leaves garbage that
+    Long-running processes call this function. They need frequent collections, because a failed call leaves garbage that
     holds its frame. In the process of another program nothing is frozen, because its garbage would never be collected.
     """
     if _is_own_process:
@@ -136,10 +136,10 @@ _MAPPED_BYTES = 32 << 20
 
 
 def share_heaps() -> None:
-    """Let all threads share two of malloc's heaps. Call it before they start.
+    """Let all threads share two of malloc's heaps. Call this before the threads start.
 
     One thread allocates the body of a message and another one frees it, and a heap cannot use the free memory of
-    another heap. With two heaps an overloaded broker grows less than with glibc's eight for each core, for the same
+    another heap. With two heaps an overloaded broker needs less memory than with glibc's eight per core, and the same
     CPU. Blocks with separate mappings (M_MMAP_THRESHOLD) need even less memory, but a third more CPU.
     """
     _set_malloc_parameter(_M_ARENA_MAX, ARENAS)
@@ -149,8 +149,8 @@ def keep_freed_memory() -> None:
     """Keep freed memory for the next allocations, up to `KEPT_BYTES`.
 
     Converting a piece of a cut needs some arrays of 1 to 6 MB, each of which is soon free again. By default glibc
-    returns them to the system, so that every page is faulted in and cleared for the next array. That costs a tenth of
-    the CPU of capture and apply; keeping them costs at most 3 % more memory.
+    returns them to the system, so that every page is faulted in and cleared for the next array. These page faults cost
+    a tenth of the CPU of capture and apply; keeping freed memory costs at most 3 % more memory.
     """
     _set_malloc_parameter(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
     _set_malloc_parameter(_M_TRIM_THRESHOLD, KEPT_BYTES)

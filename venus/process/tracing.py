@@ -1,13 +1,13 @@
 """The stages of a cut, under one id in all processes, and their traces for an OpenTelemetry collector.
 
 The id is the business and the number of the cut's first batch, `main/17`. Capture assigns that number, and every batch
-carries it. The code of a stage reports its end here; without a listener, that costs one comparison. `venus -v` writes a
-line for each stage.
+carries it. The code of a stage reports the stage's end here; without a listener, the report costs one comparison.
+`venus -v` writes a line for each stage.
 
 If `[tracing] endpoint` names a collector (the extra `otel`), each stage becomes a span. No context is passed between
-processes: each process computes the ids of trace and span from the cut, and from them whether the cut is sampled. Spans
-wait in a bounded queue for a separate thread. Spans that the collector does not accept in time are dropped, and never
-block a stage.
+processes: each process computes the ids of trace and span from the cut, and decides from these ids whether the cut is
+sampled. Spans wait in a bounded queue for a separate thread. Spans that the collector does not accept in time are
+dropped, and never block a stage.
 """
 
 from __future__ import annotations
@@ -106,13 +106,13 @@ ROOT = "captured"
 
 
 def trace_id(stage: CutStage) -> int:
-    """Return the id of a cut's trace, the same in every process. Batch numbers start again with a new store."""
+    """Return the id of a cut's trace, the same in every process. Batch numbers restart with a new store."""
     name = f"{stage.business}\0{stage.cut}\0{stage.captured_at_us}"
     return xxhash.xxh3_128_intdigest(name.encode()) or 1
 
 
 def span_id(trace: int, name: str, target: str = "") -> int:
-    """Return the id of a stage's span. The target is part of it, because several targets apply the same cut."""
+    """Return the id of a stage's span. The id depends on the target, because several targets apply a cut."""
     return (
         xxhash.xxh3_64_intdigest(struct.pack(">QQ", trace >> 64, trace & (1 << 64) - 1) + f"{name}\0{target}".encode())
         or 1

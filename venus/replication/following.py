@@ -88,7 +88,7 @@ class Following:
                 return self._on_trimmed(event.answer)
 
     def _on_reply_ahead(self, answer: m.Answer | None) -> bool:
-        """Keep the reply to a fetch ahead while the log changes. Return False for any other reply, which ends it."""
+        """Keep the reply to a fetch ahead while the log changes. Any other reply ends the fetch: return False."""
         start, self._ahead_from = self._ahead_from, 0
         is_ahead = isinstance(answer, m.Entries) and answer.term == self.term and answer.first == start
         if isinstance(answer, m.Entries) and answer.term == self.term:

@@ -213,8 +213,7 @@ def find_obstacle(records: Iterable[Leadership], live: Live) -> str:
 class Balancer:
     """Automatic balancing, in every broker: one that leads too many businesses hands some over, one at a time.
 
-    A business that could not be handed over stays where it is in the plans of the next AGAIN_S, so it does not block
-    the others.
+    For AGAIN_S after a failed hand-over, plans leave its business where it is, so that it does not block the others.
     """
 
     def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:

@@ -117,8 +117,8 @@ def moving_followers(
 def is_cut_off(known: Leadership, live: frozenset[Member], moving: frozenset[Member]) -> bool:
     """Whether a leader reaches too few followers, while the living brokers without it could acknowledge.
 
-    One of them must be known to be complete. A leader cannot know whether the others reach each other, so True is a
-    reason to let them try, and no proof.
+    One of the brokers that it does not reach must be known to be complete. A leader cannot know whether the others
+    reach each other, so True is a reason to let them try, and no proof.
     """
     others = frozenset(member for member in live if member.broker in known.replicas) - {known.leader}
     if len(others & moving) + 1 >= known.min_in_sync or len(others) < known.min_in_sync:
@@ -236,8 +236,8 @@ class Leading:
     def tick(self, live: frozenset[Member] | None, now: float) -> list[m.Effect]:
         """Maintain the in-sync set, reply to waiting followers, hand over.
 
-        A requested change without a certain answer stays pending until a newer record arrives: until then the leader
-        requests the same change again.
+        A change of the record whose result is uncertain stays pending: the leader requests the same change again until
+        a newer record arrives.
         """
         if now - self._ticked_at > self._patience.silence_s / 4:
             self._listens_since = now  # the process was suspended: fetches sent during that time arrive now
@@ -284,7 +284,7 @@ class Leading:
         return live & moving_followers(self.followers, waiting, since)
 
     def hand_over(self, to: Member, now: float) -> list[m.Effect]:
-        """Accept no more proposals. The successor leads once it has every entry, or the hand-over is cancelled."""
+        """Refuse proposals until the successor has every entry and leads, or the hand-over times out."""
         self.handing_over = to
         self._hand_over_until = now + self._patience.hand_over_s
         return self._answer_parked(now)

@@ -85,7 +85,7 @@ class BrokersRead:
 class LeaseChanged:
     """The lease of this broker holds until `until`, counted from before its refresh was sent; NO_LEASE = it has ended.
 
-    It is also sent before a new lease: the broker's clock need not show that there was none in between.
+    NO_LEASE is also sent before a new lease, because the broker's clock may not show the time without a lease.
     """
 
     until: float

@@ -114,8 +114,8 @@ class LossWindow:
 class Leadership:
     """Leadership of a business. Changed only by compare-and-swap on `version`.
 
-    Members in `in_sync` have everything that was ever acknowledged. While there are fewer of them than `min_in_sync`,
-    nothing is acknowledged, so that the members that left last (`last_in_sync`) are complete as well.
+    Members in `in_sync` have every acknowledged entry, except what unclean elections lost. While they are fewer than
+    `min_in_sync`, nothing is acknowledged, so the members that left last (`last_in_sync`) are complete as well.
     """
 
     business: str
@@ -170,7 +170,7 @@ class Coordinator(Protocol):
 
     @property
     def lease(self) -> int:
-        """Id of this broker's lease. After a change of the id there may have been a time without a lease."""
+        """Id of this broker's lease. A new id means that the broker may have had no lease for a time."""
 
     def leave(self) -> None:
         """Revoke the lease: the broker stops cleanly."""

@@ -158,7 +158,7 @@ class BrokerSelector:
             return any(set(one) & set(than) for one in self._sets.choices[len(self._sets.nearer()) + 1 :])
 
     def replace_sets(self, sets: Sequence[tuple[str, ...]]) -> None:
-        """Replace the sets. The one in use stays in use, if one of its brokers is still there."""
+        """Replace the sets. The set in use stays in use if a new set has one of its brokers."""
         with self._lock:
             before = self._sets.in_use
             kept = next((one for one in sets if set(one) & set(before)), sets[0])

@@ -4,8 +4,8 @@ A row travels whole, with large objects that have not changed. So large bodies b
 long window: an object that was sent over the same connection within the last `WINDOW_BYTES` costs a kilobyte. Small
 bodies stay uncompressed, which is faster. Digests are of the uncompressed bodies.
 
-Credit says how many bytes a consumer lets the broker send; both ends count alike. The broker never exceeds the credit.
-A message larger than the whole credit may be sent alone, when nothing else is outstanding; otherwise it would wait for
+Credit says how many bytes a consumer lets the broker send; both ends count alike. The broker exceeds it only for a
+message larger than the whole credit, sent alone when nothing else is outstanding; otherwise that message would wait for
 ever.
 """
 
@@ -41,7 +41,7 @@ class BodyCompressor:
         self._number = 0
 
     def halves(self, frame: broker_pb2.ProducerFrame, generation: int) -> broker_pb2.ProducerFrame:
-        """Compress the large bodies of a frame. A new generation means that the other end has lost its window."""
+        """Compress the large bodies of a frame. A new generation means that the receiver has lost its window."""
         for half in frame.halves:
             self._compress(half, generation)
         return frame

@@ -239,7 +239,7 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
 def _describe_problem(table: TableCondition, at: str) -> str:
     """Return the problem of a table that needs an operator, with its solution; empty = there is none.
 
-    A table that is RELEASED is no problem: an operator requested that, and `released_tables` reports it.
+    A RELEASED table is no problem: an operator released the table, and `released_tables` reports it.
     """
     way_out = _find_remedy(table, at)
     if table.state == NOT_CAPTURED:
@@ -339,8 +339,8 @@ def silence_sentence(seconds: float, halves: int) -> str:
 def clock_problem(ship_s: float, limit_s: float) -> str:
     """Return the sentence that the clocks of source and broker differ; empty = they do not.
 
-    `ship_s` is how long a change took on its way. A change that arrived before it was captured proves a difference. A
-    change that took long proves nothing: it may have been part of a large cut.
+    `ship_s` is the time from the capture of a change to its arrival. If it is negative, the clocks differ. If it is
+    large, the clocks may differ, or the change was part of a large cut.
     """
     if ship_s < -limit_s:
         return (

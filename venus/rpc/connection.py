@@ -63,7 +63,7 @@ class BrokerConnection:
     def call(self, business: str, ask: Callable[[grpc.Channel], T]) -> T:
         """Return the result of `ask`; if the broker does not lead, ask the one that does, for `failover_s` at most.
 
-        A broker that is over a limit and says when to ask again is asked again, for OVERLOADED_S at most.
+        If a broker over a limit says when to ask again, the request is repeated, for OVERLOADED_S at most.
         """
         began = time.monotonic()
         end = began + self._failover_s

@@ -1,8 +1,8 @@
 """Client of the directory (venus.wire.Network), and the answer that a process follows (Minos 3.4.1).
 
-A client asks its seeds, and later any broker of the sets that it knows. The answer is kept in a file, so that a client
-can start while no broker of the directory answers. It is requested again every minute and after a failure. An answer is
-only a choice of addresses: certificates, roles, networks and epochs are checked at each broker as always.
+A client asks its seeds, and later any broker of the sets that it knows. The client keeps the answer in a file, so that
+it can start while no broker of the directory answers. The client asks again every minute and after a failure. An
+answer is only a choice of addresses: each broker still checks certificates, roles, networks and epochs.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class DirectoryFollower(Generic[S]):
             return self._selector
 
     def refresh(self) -> None:
-        """Ask again, and use the answer. Without one, or with an empty one, the known sets stay in use."""
+        """Ask again, and use the answer. Without an answer, or if it is empty, keep the known sets."""
         selector = self._selector
         assert selector is not None, "it was created first"
         answer, failures = self._search()

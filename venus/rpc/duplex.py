@@ -90,7 +90,7 @@ class Duplex(Generic[SentT, FrameT]):
         raise NotImplementedError
 
     def _take_frame(self) -> tuple[SentT | None, float | None]:
-        """Take the next frame. Without one, return in how many seconds there may be one; None = not before `_wake`.
+        """Take the next frame; without one, return in how many seconds to try again; None = not before `_wake`.
 
         The lock is held.
         """

@@ -97,7 +97,7 @@ class LoopBridge:
 
     @contextlib.contextmanager
     def coalesce_posts(self) -> Iterator[None]:
-        """Wake the loop once for all calls that this thread posts inside. Only one thread may use this."""
+        """Wake the loop once for all calls that this thread posts inside. Only one thread may call it."""
         self._together = threading.get_ident()
         try:
             yield
@@ -142,7 +142,7 @@ class LoopBridge:
     async def open_blocking(
         self, lane: Lane, close: Callable[[T], object], call: Callable[P, T], *args: P.args, **_: P.kwargs
     ) -> T:
-        """Run a blocking call that opens something. If the caller is cancelled before it returns, close it again."""
+        """Run a blocking call that opens something. If the caller is cancelled meanwhile, close what it has opened."""
         opening = asyncio.ensure_future(self.run_blocking(lane, call, *args, **_))
 
         def close_unwanted(done: asyncio.Future[T]) -> None:
@@ -163,7 +163,7 @@ class LoopBridge:
         return min(calls, threads), max(0, calls - threads)
 
     def run_in_background(self, lane: Lane, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run a blocking call without waiting for it. Cancelled streams clean up this way."""
+        """Run a blocking call without waiting for it. Cancelled streams use it to clean up."""
         self._pools[lane].submit(call, *args, **kwargs)
 
     def close(self) -> None:

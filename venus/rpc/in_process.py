@@ -2,8 +2,8 @@
 
 `venus run` registers its broker here under its address. A Producer or Subscriber with that address then uses it
 directly; the same address in another process is reached over gRPC. The broker's event loop takes the next frame of a
-client when it is ready to read it, and puts its answers into the client. So no other thread is involved, and a stream
-that the broker does not read fills the client's own window, as over gRPC. The core is `venus.broker.core.Core`.
+client when it is ready to read it, and puts its answers into the client. So no other thread is involved. A stream that
+the broker does not read fills the client's own window, as over gRPC. The core is `venus.broker.core.Core`.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class LocalStream(Generic[SentT, FrameT]):
         self._heard_at = self._pinged_at = 0.0
 
     def start(self, broker: LocalBroker, method: str, thread_name: str) -> None:
-        """Open the stream at the broker. Raises LocalStreamRefused if it serves no local streams."""
+        """Open the stream at the broker. Raises LocalStreamRefused if the broker serves none."""
         connected = connect_to(broker.address)
         if connected is None:
             raise LocalStreamRefused

@@ -4,8 +4,8 @@ Pure bookkeeping without threads, so that resending can be tested alone. All que
 to a limit; a single half message therefore leaves at once, and under load frames fill up.
 
 The limit is small at first and after a refusal, and doubles with each acknowledged frame, up to FRAME_BYTES: when many
-producers start at once, none of them knows how much the broker can take. Until the limit is reached, the next half
-messages wait until the last ones are on disk, so that they share a frame.
+producers start at once, no producer knows how much the broker can take. Until the limit has grown to FRAME_BYTES, half
+messages wait until all earlier frames are on disk, so that they share a frame.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Outgoing:
     def is_urgent(self, through: int) -> bool:
         """Return whether there is something to send while half messages pause.
 
-        This is a report, or a decision on half messages that are on the broker's disk, up to `through`.
+        A report is urgent, and a decision on half messages up to `through`, which are on the broker's disk.
         """
         return self._report is not None or bool(self._decisions and self._decisions[0].batch_no <= through)
 

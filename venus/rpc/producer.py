@@ -72,8 +72,8 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
     ) -> broker_pb2.InitAck:
         """Open the stream and fence every older producer of the business.
 
-        Raises Held while a producer of another `owner` is alive, unless `take_over` is set. To find out, the broker may
-        need as long as it takes to treat a silent connection as lost.
+        Raises Held while a producer of another `owner` is alive, unless `take_over` is set. The answer may take as
+        long as the broker takes to treat a silent connection as lost.
         """
         self._init.source_epoch = source_epoch
         self._init.source_last_batch = source_last_batch

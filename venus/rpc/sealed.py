@@ -1,8 +1,8 @@
 """Messages with a seal: the xxh3_64 of all their bytes, as their last field (protos/venus/wire/broker.proto).
 
-Bodies carry digests of their own, from the producer to the consumer; the seal protects everything else on one
-connection: numbers of batches, verdicts, offsets, acknowledgements, key ranges. TCP's checksum misses about one error
-in ten thousand. Every call of every service goes through here, at both ends.
+Bodies carry their own digests from the producer to the consumer. The seal protects everything else on one connection:
+batch numbers, verdicts, offsets, acknowledgements, key ranges. TCP's checksum misses about one error in ten thousand.
+Every call of every service uses this module, at both ends.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def seal(message: Message) -> bytes:
 
 
 def unseal(kind: type[M], data: bytes, what: str) -> M:
-    """Return the message without its seal. Raises DigestMismatch if it is broken, ProtocolError if there is none."""
+    """Return the message without its seal. Raises DigestMismatch for a broken seal, ProtocolError without one."""
     if _is_whole(data):
         try:
             return kind.FromString(data[:-SEAL_BYTES])

@@ -83,7 +83,7 @@ class SnapshotClient:
     ) -> broker_pb2.Snapshot:
         """Make a snapshot and pin it for its lease.
 
-        The lease begins with a confirmation of the client, so a lost answer leaves no snapshot at the broker.
+        The lease begins when the client confirms the snapshot, so a lost answer leaves no snapshot at the broker.
         """
         request = broker_pb2.OpenSnapshotRequest(
             business=business,

@@ -22,7 +22,7 @@ COARSE_LINGER_S = 60.0
 
 
 class Pacemaker:
-    """Thread whose beats record that this process runs. It starts at the first use, and again in a forked process."""
+    """Thread whose beats record that this process runs. Starts at the first use, and again in a forked process."""
 
     def __init__(
         self,

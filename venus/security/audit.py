@@ -1,7 +1,7 @@
 """The audit log, and the counters of refusals.
 
-The log has one JSON line for each operator's command: when, who, from where, what, and how it ended. It is bounded: at
-FILE_BYTES_MAX the file is renamed to .1, .1 to .2 and so on; the last one is removed.
+The log has one JSON line for each operator's command: when, who, from where, what, and how it ended. The log is
+bounded: at FILE_BYTES_MAX the file is renamed to .1, .1 to .2 and so on; the oldest file is removed.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ REPEATED_S = 10.0
 class Refusals:
     """Counters of refused calls and connections; thread-safe.
 
-    TLS ends a connection without a valid certificate before VENUS sees it; only its beginning is visible. An
-    authenticated connection makes a call at once, as every client of VENUS does.
+    TLS ends a connection without a valid certificate before VENUS sees a call: VENUS sees only the connection's
+    beginning. An authenticated connection makes a call at once, as every client of VENUS does.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -32,7 +32,7 @@ TEXT_CHARS_MAX = 64
 def create_authority(folder: Path, now: datetime, *, days: int = AUTHORITY_DAYS) -> Path:
     """Create an authority in a folder and return its certificate.
 
-    Raises Refused if the folder has one, ConfigError if the folder cannot be created.
+    Raises Refused if the folder has an authority, ConfigError if the folder cannot be created.
     """
     if (folder / CA_KEY).exists() or (folder / CA_CERTIFICATE).exists():
         raise Refused(f"{folder} has an authority already", hint="venus certs issue NAME makes certificates with it")

@@ -1,10 +1,10 @@
 """Certificates of a running broker: required at its start, reloaded when their files change.
 
-A broker has complete TLS settings, or none and no listener beyond this machine.
+Incomplete TLS settings are refused; a broker without TLS listens only on this machine, unless it is `insecure`.
 
-Loaded certificates are never replaced by invalid ones. A renewal replaces two files, one after the other. Between the
-two they do not match; then the loaded ones stay in use, and the next connection checks again. Open streams stay open:
-TLS uses certificates only when a connection begins. Each new connection to one of the two ports gets the current
+Loaded certificates are never replaced by invalid ones. A renewal replaces two files, one after the other. While
+certificate and key do not match, the loaded ones stay in use, and the next connection checks again. Open streams stay
+open: TLS uses certificates only when a connection begins. Each new connection to the gRPC or HTTP port gets the current
 certificates.
 """
 
@@ -201,7 +201,7 @@ def grpc_credentials(files: CertificateFiles, on_begin: Callable[[], None]) -> g
 
     gRPC replaces its handshakers for each configuration that it is given, and counts their references without a lock:
     with a new configuration for each connection, some hundred simultaneous handshakes ended the process (grpcio 1.85).
-    So gRPC gets a new one only after a renewal of the files.
+    So gRPC gets a new configuration only after a renewal of the files.
     """
     first = files.current()
     lock, given = threading.Lock(), [first]
@@ -231,8 +231,8 @@ def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
 class HttpContext(ssl.SSLContext):
     """Context of the HTTP port: passes each connection to a context made of the newest files.
 
-    A context cannot forget an authority that it has loaded, so a renewal needs a new one. Browsers mostly have no
-    certificate: it is used if there is one, and otherwise a token suffices.
+    A context cannot forget an authority that it has loaded, so a renewal needs a new context. Browsers mostly have no
+    certificate: one is used if present, and otherwise a token suffices.
     """
 
     _files: CertificateFiles

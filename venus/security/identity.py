@@ -1,8 +1,8 @@
 """Identity of a peer: its certificate's subject, its token, or both.
 
 Tokens are for peers without a certificate. The broker's token file has only their hashes, so reading it gives no
-access. It has one line for each token, `NAME sha256:HASH ROLE; ROLE`; `#` begins a comment. `venus certs token` makes
-such a line.
+access. The file has one line for each token, `NAME sha256:HASH ROLE; ROLE`; `#` begins a comment. `venus certs token`
+creates such a line for the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Certificates and keys in files, checked before they are used: each error is one line with its remedy.
 
-The library is imported only where it is used: it takes 9 MiB and more time to import than all of VENUS, and a process
-without TLS does not need it.
+The library for certificates is imported only where it is used: it takes 9 MiB and more time to import than all of
+VENUS, and a process without TLS does not need it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def certificates(path: Path, option: str) -> list[Certificate]:
 
 
 def pair(certificate: Path, key: Path, now: datetime, section: str = "security.") -> Pair:
-    """Read a certificate and its key. Raises ConfigError if they do not belong together or may not be used now.
+    """Read a certificate and its key. Raises ConfigError if the two do not match or may not be used now.
 
-    `section` is the prefix of `certificate` and `key` in the names of their options.
+    `section` is the prefix of the options `certificate` and `key`.
     """
     first = certificates(certificate, f"{section}certificate")[0]
     check_time(first, f"{section}certificate {certificate}", now)

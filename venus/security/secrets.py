@@ -1,8 +1,8 @@
 """Secrets of the configuration: files that only their owner can read, and passwords of databases.
 
-Passwords come from a command or a file and are inserted into the URLs of the settings. They are read again for each new
-connection, so a changed password needs no restart. The URL can be pickled; a process that cannot read the password uses
-the password that was known when the URL was sent.
+Passwords come from a command or a file and are inserted into the URLs of the settings. VENUS reads passwords again for
+each new connection, so a changed password needs no restart. A URL can be pickled; a process that cannot read the
+password uses the password that was known when the URL was sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILE_BYTES_MAX = 1 << 20
 
 
 def read_secret(path: Path, option: str) -> bytes:
-    """Read a file that holds a secret. Raises ConfigError if others may read it."""
+    """Read a file that holds a secret. Raises ConfigError if other users may read the file."""
     content = read_file(path, option)
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & OPEN_TO_OTHERS:
@@ -171,7 +171,7 @@ def _from_file(section: str, database: SourceSettings | TargetSettings) -> str:
 
 
 def _from_command(section: str, database: SourceSettings | TargetSettings) -> str:
-    """Run the command with a shell. Its stderr is inherited; its output is never shown."""
+    """Run the command with a shell. The command inherits stderr; VENUS never shows its output."""
     option, command = f"{section}.password_command", database.password_command
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
 """The kinds of alarms by name: the rule that recognises the sentences of each, and its hop of a row's path. Pure.
 
-Status, page, metrics, health and messages show the same sentence for whatever needs attention. This table names the
-rule of each sentence, so that an operator can configure, count and silence it. It also extracts the subject, so that a
+Status, page, metrics, health and messages show the same sentence for each problem. This table names the rule of each
+sentence, so that an operator can configure, count and silence it. The rule also extracts the alarm's subject, so that a
 sentence whose figures change remains the same alarm. A sentence that no rule matches is of the kind `other`, and is
 sent like every other alarm.
 """

@@ -1,6 +1,7 @@
 """Text for people: figures (12 MiB, 3 min, 0.4 changes/s), hints as sentences, URLs without passwords. Pure.
 
-A hint for a mistake names the known name nearest to an unknown one, and the line of an option in a TOML file.
+For a mistake, a hint suggests the known name nearest to an unknown name, and gives the line of an option in a TOML
+file.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _key_parts(dotted: str) -> list[str]:
 def suggest_nearest(name: str, known: Iterable[str], *, prefix: str = "", in_full: bool = False) -> str:
     """Return ` (did you mean orders?)`, or nothing; case is ignored.
 
-    A table may be named without its schema; `in_full` suggests it with its schema nevertheless.
+    A user may name a table without its schema; with `in_full`, the suggestion includes the schema nevertheless.
     """
     candidates: dict[str, str] = {}
     for full in known:

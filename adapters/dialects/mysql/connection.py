@@ -99,7 +99,7 @@ _TLS = {"ssl_ca": "ca", "ssl_cert": "cert", "ssl_key": "key", "ssl_capath": "cap
 
 
 class MysqlNotPermitted(SourceError):
-    """The user lacks a privilege. Retryable, because it may be granted."""
+    """The user lacks a privilege. Retryable, because the privilege may be granted later."""
 
     retryable = True
 
@@ -179,7 +179,8 @@ def _read_option(
 class DriverConnection(Connection):
     """A PyMySQL connection. All connections that verify no certificate share one TLS context.
 
-    PyMySQL itself would make a context for each of them and read the system's certificates: 30 ms of CPU.
+    PyMySQL itself would make a context for each connection and read the system's certificates, which takes 30 ms of
+    CPU.
     """
 
     _unverified: ClassVar[ssl.SSLContext | None] = None
@@ -295,7 +296,7 @@ class MysqlConnection:
 
     @contextmanager
     def stream(self, text: str) -> Iterator[SSCursor]:
-        """Execute a statement and yield a cursor that streams its rows. After an early exit, `rollback` or `close`."""
+        """Execute a statement and yield a cursor that streams its rows. To stop early, call `rollback` or `close`."""
         raw = self.open()
         try:
             cursor = raw.cursor(SSCursor)

@@ -1,8 +1,8 @@
 """The registry of captured tables and the checkpoint row at a MariaDB or MySQL source (VENUS 3.1, 3.3).
 
-`MysqlCapturedTable` is a registered table combined with its entry in the dictionary; capture works on these. Each keeps
-the text of SHOW CREATE TABLE: in every cut, one cheap statement shows whether the table still has the definition for
-which its statements were built.
+`MysqlCapturedTable` is a registered table combined with its entry in the dictionary; capture works on these objects.
+Each object keeps the text of SHOW CREATE TABLE: in every cut, one cheap statement shows whether the table still has
+the definition for which its statements were built.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _sealed_error(connection: MysqlConnection) -> Fenced:
 
 
 def batch_rows(records: Iterable[BatchRecord]) -> str:
-    """Return the VALUES of batch rows. They contain only numbers and hexadecimal digits."""
+    """Return the VALUES of batch rows. The values contain only numbers and hexadecimal digits."""
     return ", ".join(map(str, batch_values(records)))
 
 
@@ -238,7 +238,8 @@ class MysqlCaptureState:
 class DefinitionCache:
     """Cache of the definitions of tables (SHOW CREATE TABLE), each with the dictionary entry that belongs to it.
 
-    The server shows one definition at a time, so a thousand would take a thousand round trips for each comparison.
+    The server shows one definition at a time, so each comparison of a thousand tables would take a thousand round
+    trips.
     """
 
     def __init__(self) -> None:

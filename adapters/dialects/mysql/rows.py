@@ -1,8 +1,8 @@
 """Rows of a captured table at MySQL: the statements that read it, canonical text, sections (dialects/rows.py).
 
-The canonical text is that of protos/venus/wire/change.proto. A value without a canonical form (a zero date, 31 February
-under ALLOW_INVALID_DATES) is never changed silently. It halts its table, or becomes NULL if the source's URL requests
-that.
+The canonical text is that of protos/venus/wire/change.proto. A value without a canonical form (a zero date, 31
+February under ALLOW_INVALID_DATES) is never changed silently: it halts its table, or becomes NULL if the source's URL
+requests that.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _trim_fraction(text: str) -> str:
 
 
 def _convert_dates(values: Seq[Value], *, is_date: bool, fraction: bool, zone: str, null: bool) -> Seq[Value]:
-    """Convert a column of dates. If all are valid, one check of the whole column is enough."""
+    """Convert a column of dates. If all dates are valid, one check of the whole column is enough."""
     parse: Callable[[str], object] = date.fromisoformat if is_date else datetime.fromisoformat
     try:
         for value in values:

@@ -238,7 +238,7 @@ def _read_changes(connection: MysqlConnection) -> Mapping[str, int] | None:
 
 
 def _has_userstat(connection: MysqlConnection) -> bool:
-    """Return whether MariaDB's userstat is on, which counts changed rows by table. MySQL does not have it."""
+    """Return whether MariaDB's userstat is on, which counts changed rows by table. MySQL has no userstat."""
     try:
         return connection.rows(statement("survey", "userstat")) == [("ON",)]
     except DatabaseUnavailable:

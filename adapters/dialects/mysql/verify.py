@@ -1,8 +1,8 @@
 """MariaDB or MySQL as one side of a comparison (see dialects/verify_contract.py).
 
-The server computes forms that equal the canonical text (rows.py), except for floating-point numbers: it does
-not print the shortest text that reads back equal. Tables with such columns rarely pass calibration and are compared row
-by row.
+The server computes forms that equal the canonical text (rows.py), except for floating-point numbers: it does not print
+the shortest text that reads back equal. Tables with floating-point columns rarely pass calibration and are compared
+row by row.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class MysqlReader(MysqlChecksumReader):
         return [*(c.known.table for c in self._captured.values()), *(k.table for k in released)]
 
     def _find_captured_table(self, subject: Subject) -> tuple[MysqlCapturedTable, MysqlAccess]:
-        """Return the captured table to compare, and how to read it. Raises TableReplaced if its version differs."""
+        """Return the captured table, and how to read it. Raises TableReplaced if the table's version differs."""
         if not self._captured:
             self.read_tables()
         captured = self._captured.get(subject.schema.table_id)

@@ -132,7 +132,7 @@ class OracleScratch(UrlPlace):
         """Do nothing: a run needs only the schema."""
 
     def clear(self) -> None:
-        """Drop all objects of the schema. Raises SourceError if one cannot be dropped."""
+        """Drop all objects of the schema. Raises SourceError if an object cannot be dropped."""
         self.close_sessions()
         with self._open() as session:
             for last in (False,) * (_ROUNDS - 1) + (True,):

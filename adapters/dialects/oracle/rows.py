@@ -4,7 +4,7 @@ On the path of a row this module lies between the snapshot and the batches; late
 Values stay exact: a float where a decimal is expected shows a wrong setup of the driver, and raises an error.
 
 A fill continues after a key with one statement for each column of the key, each a single range of the key's index.
-Oracle does not compare rows, and `K1 > :p1 OR K1 = :p1 AND K2 > :p2` is one range that begins at the first row: every
+Oracle cannot compare tuples, and `K1 > :p1 OR K1 = :p1 AND K2 > :p2` is one range that begins at the first row: every
 chunk would read all earlier rows again. So the rest of the last group is read first (`K1 = :p1 AND K2 > :p2`), then
 the rows after it (`K1 > :p1`). In this order the statements return the rows in key order.
 """
@@ -191,7 +191,7 @@ Bound = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillSql:
-    """The statements of a table's fill. Those in `behind` continue after a key; the first binds all key columns."""
+    """The statements of a table's fill. `behind` continues after a key; its first statement binds all key columns."""
 
     first: str
     behind: tuple[str, ...]
@@ -221,8 +221,8 @@ def fill_sql(
 ) -> FillSql:
     """Build the statements of a fill. `key`: the key columns with their readings; `keys_read`: their expressions.
 
-    `long`: the table has a LONG, which no subquery may contain ("SQL Language Reference", Data Types). Its statements
-    have no ROWNUM; the reader stops by itself.
+    `long`: the table has a LONG, which no subquery may contain ("SQL Language Reference", Data Types). The statements
+    for a LONG have no ROWNUM; the reader stops after enough rows.
     """
     block = "fill_long" if long else "fill"
     after = " AND {}" if file == "inline" else "WHERE {} "

@@ -1,7 +1,7 @@
 """Oracle as a source: the parts of the dialect contract over two sessions (VENUS 3.1); its survey.
 
-The survey for `venus assess` only reads: optimizer statistics, changes since then, segments, a small sample, the
-server's own counters. If its user may not read a view, the survey names the view and the GRANT.
+The survey for `venus assess` only reads: optimizer statistics, changes since they were gathered, segments, a small
+sample, the server's own counters. If VENUS's user may not read a view, the survey names the view and the GRANT.
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ def _sample_table(
 
 
 def sample_query(table: OracleTable, rows: int | None) -> str:
-    """Return the query of a sample. It selects like a fill, but omits large values, whose segments show their size."""
+    """Return the query of a sample, which selects like a fill but omits large values: segments show their size."""
     columns = [
         f"{reading.expression(quote(name))} AS C{number}"
         for number, (name, reading) in enumerate(table.readings.items())

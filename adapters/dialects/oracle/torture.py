@@ -1,8 +1,8 @@
 """Values of Oracle's types that are hard to carry, with the canonical text of each, for `venus prove`.
 
-`COLUMNS` are Oracle's own types, for a real Oracle; none of them has been tried on one yet. `STANDIN` are the types
-that MariaDB in Oracle mode has under the same name and with the same meaning, or the type that stands for them there
-(double for BINARY_DOUBLE, datetime(6) for TIMESTAMP(6)).
+`COLUMNS` are Oracle's own types, none of which has been tried on a real Oracle yet. `STANDIN` are the types that
+MariaDB in Oracle mode has with the same name and meaning, or the types that replace them in MariaDB (double for
+BINARY_DOUBLE, datetime(6) for TIMESTAMP(6)).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """An Oracle database as a side of a comparison (dialects/verify_contract.py): VENUS reads rows and computes checksums.
 
-Oracle computes no checksums: `||` ends at 4,000 bytes, STANDARD_HASH accepts no LOB, and neither could be tried on an
-Oracle yet. So a comparison reads the rows with the same expressions as capture. So far it was run only on the stand-in
-(tests/support/oracle/standin.py), not yet on a real Oracle. A write through a LOB's locator fires no trigger, and
-appears here as a capture fault.
+VENUS does not let Oracle compute checksums: `||` ends at 4,000 bytes, STANDARD_HASH accepts no LOB, and neither has
+been tried on a real Oracle yet. So a comparison reads the rows with the same expressions as capture. So far comparisons
+were run only on the stand-in (tests/support/oracle/standin.py), not yet on a real Oracle. A write through a LOB's
+locator fires no trigger, and appears here as a capture fault.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class OracleReader(RowReader):
         return [c.table for c in (found | released).values() if not c.is_unfinished]
 
     def _find_access(self, subject: Subject) -> OracleAccess:
-        """Return how to read a captured table. Raises Refused, or TableReplaced if its version differs."""
+        """Return how to read a captured table. Raises Refused, or TableReplaced if the table's version differs."""
         table_id = subject.schema.table_id
         if table_id not in self._accesses:
             self._accesses = self._read_dictionary()

@@ -1,12 +1,12 @@
 """One connection to a PostgreSQL source; the only module of the source that uses psycopg2.
 
-The connection is in autocommit mode. Its users write BEGIN and COMMIT themselves, and put several statements into one
+The connection is in autocommit mode. Callers write BEGIN and COMMIT themselves, and put several statements into one
 string where that saves a round trip. Errors are classified by their remedy: the server is away or busy (retry), the
 dictionary has changed (read it again), another session interfered (start over), or the statement is wrong.
 
-A connection pooler in transaction mode is refused. It could switch the server connection between two transactions, and
-the session's settings, prepared statements and locks would belong to another session: values would be read under other
-settings, and two processes could apply to one target. A pooler in session mode is accepted.
+A connection pooler in transaction mode is refused, because it could switch the server connection between two
+transactions. Settings, prepared statements and locks would then belong to another session: values would be read under
+other settings, and two processes could apply to one target. A pooler in session mode is accepted.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Conflict(SourceError):
 
 
 class PostgresNotPermitted(SourceError):
-    """The role lacks a privilege. Retryable, because it may be granted."""
+    """The role lacks a privilege. Retryable, because the privilege may be granted later."""
 
     retryable = True
 
@@ -139,7 +139,7 @@ class InvalidText(SourceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresOptions:
-    """VENUS's options in the query of the URL, such as `venus_lock_timeout_s=5`. libpq gets the rest of the query."""
+    """VENUS's options in the query of the URL, such as `venus_lock_timeout_s=5`. libpq gets the other options."""
 
     #: How long to wait for a lock: a table under ALTER TABLE, the checkpoint row of a committing instance.
     lock_timeout_s: float = 10.0
@@ -184,9 +184,9 @@ def _parse_option(name: str, text: str) -> Any:
 def connect(dsn: str, **more: Any) -> psycopg2.extensions.connection:
     """Connect in autocommit mode.
 
-    psycopg2 decides at connect time how it quotes backslashes. If database or role turn standard_conforming_strings
-    off, a later SET would make it corrupt strings, so the setting is turned on as the session starts. The option is
-    passed only where it is needed, because some poolers accept no options.
+    psycopg2 decides at connect time how it quotes backslashes. If the database or the role turns
+    standard_conforming_strings off, a later SET would make psycopg2 corrupt strings, so VENUS turns the setting on as
+    the session starts. It passes this option only where it is needed, because some poolers accept no options.
     """
     alive = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
     parameters = {"connect_timeout": 10, "client_encoding": "UTF8", **alive, **more}

@@ -1,7 +1,8 @@
 """A PostgreSQL database as the scratch schema of `venus prove`.
 
-VENUS captures all schemas of a database and has a schema of its own there, so the scratch is a database. The tables of
-the run are in `public`, where a pattern without a schema looks for them; objects of extensions there stay untouched.
+VENUS captures all schemas of a database and has a schema of its own in it, so the scratch schema is a whole database.
+The tables of the run are in `public`, where a pattern without a schema looks for them; objects of extensions there
+stay untouched.
 """
 
 from __future__ import annotations

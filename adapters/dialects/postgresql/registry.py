@@ -1,6 +1,7 @@
 """The registry of captured tables and the checkpoint row at a PostgreSQL source (VENUS 3.1, 3.3).
 
-`PostgresCapturedTable` is a registered table combined with its entry in the dictionary; capture works on these.
+`PostgresCapturedTable` is a registered table combined with its entry in the dictionary; capture works on these
+objects.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from venus.model import LOG_ROWS_COUNTED_MAX, BatchNo, BatchRecord, Epoch, Sourc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresCapturedTable:
-    """A captured table. `table` is None if it was dropped. `usable`: it still has the registered version."""
+    """A captured table. `table` is None if it was dropped. `usable`: the table still has the registered version."""
 
     registered: RegisteredTable
     table: PostgresTable | None
@@ -186,7 +187,7 @@ def read_table_oids(connection: PostgresConnection) -> dict[int, int]:
 def find_unreadable_tables(connection: PostgresConnection, oids: Mapping[int, int]) -> dict[int, str]:
     """Return the tables that may not be read, or whose logs may not be read, with the remedy for messages.
 
-    They include tables whose triggers may not write to the log, so that the application's statements fail.
+    The result includes tables whose triggers may not write to the log, so that the application's statements fail.
     """
     known = {table_id: oid for table_id, oid in oids.items() if oid}
     values = {"tables": list(known), "oids": list(known.values())}
@@ -226,7 +227,7 @@ def read_state(connection: PostgresConnection) -> SourceState:
 
 
 def add_batches_sql(batches: Seq[BatchRecord]) -> list[str]:
-    """Return the statements that insert batch rows. They contain only numbers and hexadecimal digits."""
+    """Return the statements that insert batch rows. The values contain only numbers and hexadecimal digits."""
     rows = [str(row) for row in batch_values(batches)]
     if len(rows) == 1:
         return [statement("registry", "add_one_batch", row=rows[0])]

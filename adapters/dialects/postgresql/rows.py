@@ -1,8 +1,8 @@
 """Rows of a captured table at PostgreSQL: COPY TO STDOUT as sections of bounded size, while the server sends.
 
-psycopg2 pushes the rows of COPY into a file. A thread runs COPY into a pipe, and the reader takes whole lines from the
-pipe as it needs them. Memory holds only the pipe, one block and its sections, however large the cut is. The statements
-are in capture/cut_statements.py.
+psycopg2 writes all rows of a COPY into a file. So a thread runs COPY into a pipe, and the reader takes whole lines
+from the pipe as it needs them. Memory holds only the pipe, one block and its sections, however large the cut is. The
+statements are in capture/cut_statements.py.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def read_sections(
 ) -> Iterator[TableChanges]:
     """Yield the rows of a COPY as sections within the limits. A larger row travels alone. Raises UnfitRow.
 
-    `noted`: the flags also mark new rows; adjacent ones get sections of their own.
+    `noted`: the flags also mark new rows; adjacent new rows get sections of their own.
     """
     for block in stream.blocks(rows_max=rows_max, bytes_max=bytes_max):
         if noted:
@@ -209,7 +209,7 @@ def read_sections(
 def _split_new_rows(
     record_ids: PackedBytes, rows: PackedBytes, is_deleted: Bools, is_new: Bools, layout: Layout
 ) -> Iterator[TableChanges]:
-    """Yield sections of new rows and of others. If they alternate often, yield one section marked as not new."""
+    """Yield sections of new rows and of others; if these alternate often, yield one section marked as not new."""
     starts = [0, *(np.flatnonzero(is_new[1:] != is_new[:-1]) + 1).tolist()]
     if len(starts) > _RUNS_MAX:
         starts, is_new = [0], np.zeros(len(is_new), dtype=np.bool_)

@@ -1,8 +1,8 @@
 """PostgreSQL as one side of a comparison, source or target (see dialects/verify_contract.py).
 
-The form of a value is the output text of its type, which is also the canonical text. Only CHAR, BOOL, bytea and numbers
-without a scale need an expression. MD5 hashes bytes in the server's encoding: a database in another encoding than UTF-8
-fails calibration where it matters, and is compared row by row.
+The form of a value is the output text of its type, which is also the canonical text. Only CHAR, BOOL, bytea and
+numbers without a scale need an expression. MD5 hashes bytes in the server's encoding: if an encoding other than UTF-8
+changes checksums, calibration fails, and the table is compared row by row.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PostgresTableNames:
 
 
 def form_sql(kind: LogicalType, column: str, *, bare: bool = False) -> str:
-    """Return SQL for the form of a column, the text that is compared. `bare`: without the length before it."""
+    """Return SQL for the form of a column, the text that is compared. `bare`: omit the length prefix."""
     style = style_of(kind)
     text = f"{column}::text"
     if style is FormStyle.HEX:
@@ -225,7 +225,7 @@ class PostgresSourceReader(PostgresReader):
         return [*(c.registered for c in self._captured.values()), *(t for t, _ in released)]
 
     def _source_names(self, subject: Subject) -> PostgresTableNames:
-        """Return the names of a captured table. Raises TableReplaced if it does not have the compared version."""
+        """Return the names of a captured table. Raises TableReplaced if the table's version differs."""
         if not self._captured:
             self.read_tables()
         captured = self._captured.get(subject.schema.table_id)

@@ -1,8 +1,8 @@
 """SQLite connections, transactions and locks; the only module that handles the driver's errors.
 
-SQLite has one writer at a time. VENUS's transactions are short, so it retries the lock at short intervals. SQLite's own
-retries have growing pauses, so they would rarely get the lock beside busy writers. Without WAL a commit also locks out
-readers: a read transaction waits in the same way before it begins, and then keeps its lock to the end.
+SQLite has one writer at a time. VENUS's transactions are short, so it retries the lock at short intervals. SQLite's
+own retries have growing pauses, so they would rarely get the lock beside busy writers. Without WAL a commit also locks
+out readers: a read transaction also retries at short intervals before it begins, and then keeps its lock to the end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def parse_file_url(url: str, option: str = "[source] url") -> Path:
 def connect(file: Path) -> sqlite3.Connection:
     """Open an existing file in autocommit mode.
 
-    SQLite itself never waits for a lock here. Callers run statements inside the transactions below, which wait.
+    SQLite itself does not wait for locks on this connection. Callers run statements inside `write_transaction` or
+    `read_transaction`, which wait.
     """
     if sqlite3.sqlite_version_info < VERSION_MIN:
         required = ".".join(map(str, VERSION_MIN))

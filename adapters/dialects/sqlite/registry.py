@@ -1,7 +1,7 @@
 """The registry of captured tables and the checkpoint row at a SQLite source (VENUS 3.3).
 
 The registry also decides which objects in the file are VENUS's own: log tables and triggers carry the number of a
-registered table. A name alone proves nothing.
+registered table. A name alone does not prove that VENUS created an object.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class SqliteRegistry(SourceRegistry):
             return [c.table for c in read_tables(self._writer, released=True).values()]
 
     def read_row_counts(self) -> dict[int, int]:
-        """Count the rows of a small file. For a larger one, return the figures of the last ANALYZE, if any."""
+        """Count the rows of a small file. For a larger file, return the figures of the last ANALYZE, if any."""
         with read_transaction(self._writer, self._file):
             if not is_installed(self._writer):
                 return {}

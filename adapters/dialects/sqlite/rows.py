@@ -6,12 +6,12 @@ Rules for values with several interpretations:
 
 - a REAL in a DECIMAL(p, s) column is the decimal that SQLite itself prints for it, 15 digits: 0.1 + 0.2 is 0.30;
 - a BOOLEAN is 0 or 1, or the text t, f, true, false;
-- dates and times are ISO texts, as SQLite's own date functions read them: `T` or a blank between, no zone means UTC,
-  a zone is applied. Numbers are refused: seconds, milliseconds and Julian days look alike;
+- dates and times are ISO texts, as SQLite's own date functions read them: `T` or a blank between date and time, no
+  zone means UTC, a zone is applied. Numbers are refused as dates: seconds, milliseconds and Julian days look alike;
 - a UUID is text, with hyphens or without, or 16 bytes.
 
-A key accepts only one spelling of each value, because two rows that SQLite distinguishes must not become one. For a
-date and time it is the spelling without a zone.
+A key accepts only one spelling of each value, because two rows that SQLite distinguishes must not become one. A date
+and time in a key must have no zone.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class SqliteValueRule:
         return self.other(value)
 
     def canonical_texts(self, values: Sequence[Stored]) -> Sequence[Text | None]:
-        """Return the canonical texts of many values. Raises SqliteValueError if one of them has none."""
+        """Return the canonical texts of many values. Raises SqliteValueError for a value without canonical text."""
         classes = set(map(type, values))
         nulls = type(None) in classes
         if not classes - {type(None)} <= self.expected:

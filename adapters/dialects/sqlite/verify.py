@@ -190,7 +190,7 @@ class SqliteReader(SqliteRowReader):
             return registry.read_state(self._connection).next_sequence
 
     def find_waiting_keys(self, subject: Subject, keys: Seq[Key]) -> set[Key]:
-        """Return the keys with unconsumed log rows. Reads all such rows, and compares keys as stored values."""
+        """Return the keys with unconsumed log rows; reads all these rows, and compares keys as stored values."""
         table_id, width = subject.schema.table_id, len(subject.schema.key)
         text = statement("verify", "waiting", keys=log_key_columns(width), log=quote(log_table_name(table_id)))
         with snapshot(self._connection, self._file):

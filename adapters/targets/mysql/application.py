@@ -1,8 +1,8 @@
 """The application's tables in its former MariaDB or MySQL database, which is now a target (`@source`).
 
-Their columns have types, character sets and collations of the application's choice. The server converts some values
-silently: it pads, trims blanks, or takes a number for a label. So VENUS reads each row back as capture does, in the
-same transaction, and refuses a value that differs from the one sent. Two keys that are equal in a collation are
+The application has chosen the columns' types, character sets and collations. The server converts some values silently:
+it pads values, trims blanks, or interprets a number as an enum label. So VENUS reads each row back as capture does, in
+the same transaction, and refuses a value that differs from the one sent. Two keys that a collation treats as equal are
 different rows in other databases, so keys are compared byte by byte.
 """
 

@@ -1,9 +1,9 @@
 """DDL of a MariaDB or MySQL target: tables, indexes, foreign keys, and the step to another version (VENUS 3.4). Pure.
 
-A table is created with its key, because InnoDB stores rows in key order. Indexes and foreign keys follow the rows of a
-load. A new column is added, a dropped one stays and becomes nullable, a type is widened; every other change halts the
-table with a reason. A statement is left out if the dictionary shows that it was run: DDL ends its transaction, so a
-killed process may have run any number of statements.
+A table is created with its key, because InnoDB stores rows in key order. A load creates indexes and foreign keys after
+the rows. A step adds, renames and widens columns, and keeps dropped columns, which become nullable; a change that the
+target cannot follow halts the table with a reason. VENUS skips a statement if the dictionary shows that it has already
+run: DDL ends its transaction, so a killed process may have run any number of statements.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def plan_step(
 ) -> VersionStep:
     """Return the step from one version to the next; only a resync (`rekeying`) may rename key columns. Pure.
 
-    `present` has the columns of the table, by their names in lower case. `has_begun` means that the
-    statements of this step were run before, perhaps not all of them.
+    `present` maps lower-case names to the columns of the table. `has_begun` means that some or all statements of this
+    step have already run.
     """
     if refused := find_refused_change(old, new, target, rekeying=rekeying):
         return VersionStep(refused=refused)

@@ -1,7 +1,7 @@
 """Places and names of source tables at a MariaDB or MySQL target. Pure (VENUS 3.4).
 
 All tables are in the database of the URL, or in that of `[targets.X] schema`. As at a PostgreSQL target, `[targets.X]
-names` decides how names are folded. A name above 64 characters is shortened, always to the same name.
+names` decides how names are folded. A name of more than 64 characters is shortened deterministically.
 """
 
 from __future__ import annotations

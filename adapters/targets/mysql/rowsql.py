@@ -37,7 +37,7 @@ _EXACT_KEYS_MAX = 200
 
 
 class MysqlRowSql(TableStatements):
-    """Statements that write to one target table. `columns` are those of `schema`, which may be an older version."""
+    """Statements that write to one target table; `columns` are those of `schema`, which may be an older version."""
 
     placed: MysqlPlacedTable
 
@@ -96,7 +96,7 @@ def _timestamptz_literal(value: str) -> str:
 
 
 def value_writer(kind: LogicalType, declared: str) -> Callable[[Value], str]:
-    """Return the function that writes a canonical value as SQL. Raises Refusal for one that no column can hold."""
+    """Return the function that writes a canonical value as SQL. Raises Refusal for a value no column can hold."""
     if kind.kind is Kind.BYTES:
         return lambda value: f"X'{value.hex()}'" if value else "''"  # type: ignore[union-attr]
     if kind.kind is Kind.NATIVE and declared.startswith("bit("):
@@ -112,7 +112,7 @@ def value_writer(kind: LogicalType, declared: str) -> Callable[[Value], str]:
 
 
 def _write_checked(check: Callable[[str], bool], write: Callable[[str], str], value: str) -> str:
-    """Write a value as SQL. Raises Refusal if the check fails, because no column can hold the value."""
+    """Write a value as SQL. Raises Refusal if the check shows that no column can hold it."""
     if not check(value):
         raise Refusal(f"no column here can hold {value}", "22007", summary="no column here can hold a value of it")
     return write(value)
@@ -253,7 +253,7 @@ def _load_rows(
     rows: PackedBytes,
     names: dict[str, str],
 ) -> int:
-    """Try to write all rows by one LOAD DATA. If a row or value would not be exact, change nothing and return 0."""
+    """Try to write all rows by one LOAD DATA. If the server refuses or would alter a row, write nothing."""
     if not can_load(session, sql, schema):
         return 0
     session.run("SAVEPOINT venus_load")

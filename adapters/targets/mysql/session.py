@@ -1,10 +1,11 @@
-"""One connection to a MariaDB or MySQL target. The only module on the target side that uses PyMySQL.
+"""One connection to a MariaDB or MySQL target. This is the only module on the target side that uses PyMySQL.
 
-The session has its own sql_mode, time zone and character set, so that the server's configuration has no influence. It
-checks no foreign keys: the source has checked them, and its cascades arrive as changes of their own. A statement that
-writes rows counts as refused if the server reports a warning, because it may have changed a value.
+The session has its own sql_mode, time zone and character set, so that the server's configuration has no influence. The
+session checks no foreign keys: the source has checked them, and the effects of cascades arrive as separate changes. A
+statement that writes rows counts as refused if the server reports a warning, because the server may have changed a
+value.
 
-As at the other relational targets, errors are classified by the reaction to them (relational/session.py).
+Errors are classified by the reaction that they require, as at all relational targets (relational/session.py).
 """
 
 from __future__ import annotations
@@ -243,7 +244,7 @@ class MysqlSession:
             return self.rows(text)
 
     def stream(self, text: str, rows_max: int) -> Iterator[list[tuple[Any, ...]]]:
-        """Execute a query and yield its rows in pieces. After an early exit, close the session."""
+        """Execute a query and yield its rows in pieces. A caller that stops early must close the session."""
         self._background.wait()
         try:
             with self._connection.cursor(SSCursor) as cursor:

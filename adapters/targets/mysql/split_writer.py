@@ -1,7 +1,7 @@
 """Writing the rows of a load's splits into a MariaDB or MySQL target (VENUS 3.3, offset -1).
 
-The rows of a split are one LOAD DATA, whose lines are built while the server stores the previous ones. If the server
-would change a value, or does not allow that statement, the sections are written one by one.
+The rows of a split are one LOAD DATA, whose lines are built while the server stores the previous lines. If the server
+would change a value, or does not allow LOAD DATA, the sections are written one by one.
 """
 
 from __future__ import annotations

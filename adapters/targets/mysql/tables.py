@@ -177,7 +177,7 @@ def find_missing_indexes(session: MysqlSession, placed: MysqlPlacedTable) -> lis
 
 
 def add_foreign_keys(session: MysqlSession, placed: MysqlPlacedTable, others: Sequence[MysqlPlacedTable]) -> list[str]:
-    """Create the missing foreign keys; return those that the target rejects. VENUS's sessions do not enforce them."""
+    """Create missing foreign keys; return the rejected ones. VENUS's sessions do not enforce foreign keys."""
     there = [key.name for key in read_foreign_keys(session, [placed])]
     return try_all(session, ddl.foreign_key_statements(placed, others, there))
 

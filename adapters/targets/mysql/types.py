@@ -28,7 +28,7 @@ _FRACTION_MAX = 6
 class TypeRule:
     """How one kind of value is declared, written and read. `{v}`: the COPY text as SQL; `{c}`: the column.
 
-    `write` makes the server warn of a value that it would change, so that the rows are written one by one.
+    `write` makes the server warn about a value that it would change; VENUS then writes the rows one by one.
     """
 
     source: str  # for the documentation

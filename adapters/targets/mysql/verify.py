@@ -1,7 +1,7 @@
 """A MariaDB or MySQL target as one side of a comparison (dialects/verify_contract.py).
 
-The expressions of types.py read rows as canonical text, by the types of the source; the forms are computed from that
-text. VENUS's own tables are in the same snapshot.
+The expressions of types.py read rows as canonical text, according to the source's types; VENUS computes the compared
+forms from that text. The snapshot also contains VENUS's own tables.
 """
 
 from __future__ import annotations

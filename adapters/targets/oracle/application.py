@@ -1,7 +1,7 @@
 """The application's tables in its former Oracle database, which is now a target (`@source`).
 
-Their columns have types of the application's choice. The server rounds fractions, stores NULL for an empty text, and
-replaces characters that its character set lacks, all silently. So VENUS reads rows back as capture does, in the same
+The application has chosen the columns' types. The server rounds fractions, stores NULL for an empty text, and replaces
+characters that its character set lacks, all silently. So VENUS reads rows back as capture does, in the same
 transaction, and refuses a value that differs from the one sent.
 """
 
@@ -60,10 +60,10 @@ class OwnNames:
 def find_own_names(schema: TableSchema, captured: TableSchema | None, user: str, rule: PostgresNames) -> OwnNames:
     """Return the names in this database of a table that arrives in the stream of changes. Pure.
 
-    The registry of this database recorded them: `captured` is the table with this number, whose columns have the
-    numbers of the stream. Applied to each recorded name, the rule must give the name in the stream. For a new column, a
-    name is chosen for which that is true. If the result differs, the name was changed in the other database. `user`:
-    the schema of the tables here.
+    The registry of this database recorded the names: `captured` is the table with this number, and its columns have the
+    same numbers as in the stream. The rule must convert each recorded name to the name in the stream. For a new column,
+    VENUS chooses a name that the rule converts to the name in the stream. If the rule gives another name, the name was
+    changed in the other database. `user` is the schema that contains the tables in this database.
     """
     if schema.source_dialect == DIALECT:
         own = {c.number: c.name for c in captured.columns} if captured is not None else {}

@@ -1,8 +1,9 @@
 """Types of the application's columns in its former Oracle database: how values are declared and bound. Pure.
 
-The application has chosen the types, and capture knows how each is carried (dialects/oracle/dictionary/types.py). So
-values go back by the inverse of that rule. If capture cannot read every part of a type's values, such as the name of a
-time zone, the type forbids the way back.
+The application has chosen the types, and capture has a rule for reading each of them
+(dialects/oracle/dictionary/types.py). VENUS writes values back by the inverse of this rule. If capture cannot read
+every part of a type's values, such as the name of a time zone, a column of this type prevents a cut-over with a way
+back.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Places and DDL of an Oracle target: tables, indexes, foreign keys, the step to another version (VENUS 3.4). Pure.
 
 All tables are in the schema of the user in the URL. A name in lower case is converted to upper case, so that statements
-need no quotes; `[targets.X] names` changes that. A table is created with its key; indexes and foreign keys follow the
-rows of a load. Foreign keys are disabled: the source has checked them, and Oracle cannot switch them off for one
-session. A new column is added, a dropped one stays and becomes nullable, a type is widened; every other change halts
-the table with a reason. A statement is left out if the dictionary shows that it was run, because DDL ends its
-transaction.
+need no quotes; `[targets.X] names` changes that. A table is created with its key; a load creates indexes and foreign
+keys after the rows. Foreign keys are disabled: the source has checked them, and Oracle cannot switch them off for one
+session. A step adds, renames and widens columns, and keeps dropped columns, which become nullable; a change that the
+target cannot follow halts the table with a reason. VENUS skips a statement if the dictionary shows that it has already
+run, because DDL ends its transaction.
 """
 
 from __future__ import annotations
@@ -263,8 +263,8 @@ def plan_step(
 ) -> VersionStep:
     """Return the step from one version to the next. Pure.
 
-    `present` has the columns of the table by their names. `has_begun` means that the statements of this step were run
-    before, perhaps not all of them; `rekeying` that a resync replaces all rows.
+    `present` maps names to the columns of the table. `has_begun` means that some or all statements of this step have
+    already run; `rekeying` means that a resync replaces all rows.
     """
     if refused := find_refused_change(old, new, target, rekeying=rekeying):
         return VersionStep(refused=refused)

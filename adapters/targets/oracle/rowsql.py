@@ -1,8 +1,8 @@
 """The statements that change one table of an Oracle target, and the functions that run them (VENUS 3.4).
 
 A statement runs for many rows at once, with array binds (types.py). Rows are deleted by their keys and then inserted,
-without a search for existing rows. An empty LOB cannot be bound: rows with empty LOBs in the same columns share a
-statement that writes them.
+without a search for existing rows. An empty LOB cannot be bound, so rows with empty LOBs in the same columns share a
+statement whose text contains the empty LOBs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _EMPTY = {"CLOB": "EMPTY_CLOB()", "NCLOB": "EMPTY_CLOB()", "BLOB": "EMPTY_BLOB()
 
 
 class OracleTableStatements(TableStatements):
-    """Statements that write to one target table. `columns` are those of `schema`, which may be an older version."""
+    """Statements that write to one target table; `columns` are those of `schema`, which may be an older version."""
 
     placed: OraclePlacedTable
 
@@ -144,7 +144,7 @@ def bind_column(placed: OraclePlacedTable, name: str, kind: LogicalType, values:
 
 
 def bind_keys(placed: OraclePlacedTable, layout: Layout, record_ids: PackedBytes) -> list[BoundColumn]:
-    """Convert keys to bound columns. A key that no column can hold is left out, because no row here can have it."""
+    """Convert keys to bound columns. A key that no column can hold is left out, because no row can have it."""
     columns = name_columns(placed, layout.columns[: layout.key_count])
     keys = [keys_to_columns(record_ids, layout)]
     try:

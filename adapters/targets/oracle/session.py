@@ -1,15 +1,16 @@
-"""One connection to an Oracle target. The only module on the target side that uses Oracle's driver.
+"""One connection to an Oracle target. This is the only module on the target side that uses Oracle's driver.
 
 Shared code writes BEGIN, RELEASE SAVEPOINT, and IF EXISTS, which Oracle does not have. The session tracks the
-transaction itself, and accepts that a table exists, or does not exist, as the result of such a statement. An upsert of
-VENUS's own tables is an UPDATE and an `ELSE INSERT`, which runs if the UPDATE has found no row: MERGE takes no large
-values. Values are bound by name as `:p_name`, because the name of a bind variable cannot be a keyword of SQL.
+transaction itself, and simulates IF EXISTS by ignoring Oracle's error that a table exists or does not exist. An upsert
+of VENUS's own tables is an UPDATE and an `ELSE INSERT`, which runs if the UPDATE has found no row, because MERGE does
+not accept large values. Values are bound by name as `:p_name`, because the name of a bind variable cannot be a keyword
+of SQL.
 
 The lock of the target is a row that a second connection has locked: DBMS_LOCK would need a grant. The lock ends with
-the process. The session uses that connection from time to time, so that it notices a lost connection, and no firewall
-closes an idle one.
+the process. The session uses the locking connection from time to time, so that it notices a lost connection and no
+firewall closes an idle one.
 
-As at the other relational targets, errors are classified by the reaction to them (relational/session.py).
+Errors are classified by the reaction that they require, as at all relational targets (relational/session.py).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def to_oracle(text: str) -> tuple[str, frozenset[str]]:
 class OracleTargetSession:
     """A connection that commits each statement at once, unless a transaction was begun.
 
-    It is used by one thread and by the background work that this thread has started.
+    A connection is used by one thread and by the background work that this thread has started.
     """
 
     def __init__(self, url: str | SecretStr, *, application: str, target: str = "NAME") -> None:
@@ -186,7 +187,7 @@ class OracleTargetSession:
         return True
 
     def _check_lock(self) -> None:
-        """Check from time to time that the locking connection is alive. Raises DatabaseUnavailable if it is lost."""
+        """Check the locking connection from time to time. Raises DatabaseUnavailable if the connection is lost."""
         if self._lock is None or time.monotonic() < self._lock_checked_at + LOCK_CHECK_S:
             return
         try:
@@ -301,7 +302,7 @@ class OracleTargetSession:
                 self.close()
 
     def _require_connection(self) -> Any:
-        """Return the driver's connection. Raises DatabaseUnavailable if it is lost."""
+        """Return the driver's connection. Raises DatabaseUnavailable if the connection is lost."""
         if self._raw is None:
             raise DatabaseUnavailable(f"target {self.place}: the connection is lost")
         return self._raw

@@ -1,10 +1,10 @@
 """The types of an Oracle target: how each is declared, bound and read, without loss (VENUS 3.4). Pure.
 
 `RULES` is the table from which code, `venus check` and the reference page are made. Oracle silently rounds fractions,
-and stores NULL for an empty text. So VENUS checks a value against its column before it binds it, and an unfit value
-waits in quarantine. An empty text or binary value of a LOB is written as an empty LOB, which is not NULL.
+and stores NULL for an empty text. So VENUS checks a value against its column before it binds the value, and an unfit
+value waits in quarantine. An empty text or binary value in a LOB column is written as an empty LOB, which is not NULL.
 
-The declared types are those of 11.2, which exist in every later version, so 23ai's BOOLEAN is not used.
+The declared types are those of Oracle 11.2, which exist in every later version, so 23ai's BOOLEAN is not used.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ def becomes_text(kind: LogicalType) -> bool:
 class ColumnBinding:
     """How the values of a column are bound: `{b}` in `sql` is the bind variable.
 
-    `convert` returns what the driver binds, or raises UnfitValue. `db_type`: the driver's type; empty = its own choice.
+    `convert` returns what the driver binds, or raises UnfitValue. `db_type`: the driver's type; empty = the driver
+    chooses.
     """
 
     convert: Callable[[Any], Any]
@@ -231,7 +232,7 @@ def _to_float(text: str) -> float:
 
 
 def _to_day(text: str) -> str:
-    """Return a date as it is. Raises UnfitValue if Oracle's calendar does not have it."""
+    """Return a date as it is. Raises UnfitValue for a date that Oracle's calendar lacks."""
     if len(text) != 10 or not is_calendar_day(text):
         raise UnfitValue(f"no DATE {_NO_DAY}")
     return text
@@ -252,7 +253,7 @@ def is_calendar_day(text: str) -> bool:
 
 
 def _to_moment(digits: int, shown: int, text: str) -> str:
-    """Return a timestamp with `shown` digits of a fraction. Raises UnfitValue if more than `digits` are needed."""
+    """Return a timestamp with `shown` digits of a fraction. Raises UnfitValue if it needs more than `digits`."""
     moment = text.removesuffix(_UTC)
     whole, _, fraction = moment.partition(".")
     if len(whole) != 19 or not is_calendar_day(whole[:10]):
@@ -270,7 +271,7 @@ def _text_limits(declared: str) -> tuple[int, bool]:
 
 
 def _to_text(size: int, counts_chars: bool, text: str) -> str:
-    """Return a text as it is. Raises UnfitValue if it is empty or longer than `size`."""
+    """Return a text as it is. Raises UnfitValue if the text is empty or longer than `size`."""
     if not text:
         raise UnfitValue("Oracle stores NULL for an empty text")
     octets = len(text.encode())
@@ -280,7 +281,7 @@ def _to_text(size: int, counts_chars: bool, text: str) -> str:
 
 
 def _to_raw(size: int, octets: Any) -> bytes:
-    """Return the bytes as they are. Raises UnfitValue if they are empty or longer than `size`."""
+    """Return the bytes as they are. Raises UnfitValue for a value that is empty or longer than `size`."""
     if not octets:
         raise UnfitValue("Oracle stores NULL for an empty RAW")
     if len(octets) > size:

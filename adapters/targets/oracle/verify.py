@@ -1,6 +1,6 @@
 """An Oracle target as one side of a comparison (dialects/verify_contract.py): VENUS computes the checksums.
 
-Oracle's own hashes accept no LOB, and the server cannot format a float like the canonical text.
+Oracle's own hashes accept no LOB, and the server cannot format a float as canonical text.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _key_value(column: Column, form: str) -> Any:
 def _key_term(column: Column, bound: ColumnBinding, name: str, form: str, number: int) -> tuple[str, list[Any]]:
     """Return the condition that a key column has this compared text, and its bind variables. Raises UnfitValue.
 
-    The form of a column that is padded with blanks ends without them; a text of blanks alone becomes NULL then.
+    The compared text of a blank-padded column has no trailing blanks, so a text of blanks alone becomes NULL.
     """
     is_padded = style_of(column.type) is FormStyle.PADDED
     if is_padded and not form:

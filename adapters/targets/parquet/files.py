@@ -5,8 +5,8 @@
     versions/shop.items/00000000000000000123/     one state: immutable Parquet files
     history/shop.items/version=1/*.parquet        every change, in files that never change
 
-An unfinished file has a hidden name: Spark and pyarrow ignore names that begin with a dot. It gets its final name after
-the manifest that lists it was renamed into place.
+An unfinished file has a hidden name: Spark and pyarrow ignore names that begin with a dot. A file gets its final name
+after the manifest that lists it has been renamed into place.
 
 Writers hide a file until it is committed, and make it durable before the manifest lists it.
 """

@@ -1,7 +1,8 @@
 """Apply loop of a lake: writes increments into files of changes, and rebuilds states at intervals (VENUS 3.4).
 
-A commit is one manifest with whole cuts and their offset. If a process is killed, the next one reads the last manifest,
-removes all files that it does not list, and continues from its offset. No change is duplicated and none is missing.
+A commit is one manifest that covers whole cuts and contains their offset. If a process is killed, the next one reads
+the last manifest, removes all files that the manifest does not list, and continues from its offset. No change is lost
+or duplicated.
 
 Each commit has one file of changes per table and shape (schema version and types of the columns). Rows are written as
 cuts arrive, so memory does not grow. The files stay invisible until the manifest lists them.

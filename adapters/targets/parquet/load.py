@@ -1,12 +1,12 @@
 """`venus migrate` into a lake. The plan is kept in load.json, so that an interrupted load resumes.
 
 Tables of the broker's full data become states, one file for each split. A file is renamed when it is complete, so a
-resumed load reads only the splits that it lacks. If a value does not fit its column's type, the load reads the whole
-table again with that column as text (VENUS 3.3).
+resumed load reads only the missing splits. If a value does not fit its column's type, the load reads the whole table
+again with that column as text (VENUS 3.3).
 
-The manifest is written last, with the snapshot's cut as its offset. Increments follow from there with no gap and no
-overlap. A lake that can no longer follow is loaded again beside the states that readers use. The new manifest replaces
-all states at once, and the old history is kept beside the new one.
+The manifest is written last, with the snapshot's cut as its offset. Increments follow from that offset with no gap and
+no overlap. A lake that can no longer follow the queue is loaded again, into files beside the states that readers use.
+The new manifest replaces all states at once, and the old history is kept beside the new one.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def state_folder_prefix(snapshot: broker_pb2.Snapshot) -> str:
 
 
 class StateLoad:
-    """Reader of a snapshot's tables into files. Columns with unfit values are added to `text_columns` of the caller."""
+    """Reader of a snapshot's tables into files. It adds columns with unfit values to the caller's `text_columns`."""
 
     def __init__(
         self,
@@ -245,10 +245,11 @@ def _load_until_done(target: ParquetFolder, snapshots: SnapshotClient, report: R
 
 
 def start_over(target: ParquetFolder, manifest: LakeManifest, error: Diverged) -> bool:
-    """Load a lake again because its offset is no longer in the queue. Return False if that needs an operator's request.
+    """Load a lake again because its offset is no longer in the queue.
 
-    The process that applies increments calls it while it holds the lock. Rows that the upstream merely no longer
-    selects must not disappear without a request.
+    Return False if an operator must request the load. The process that applies increments calls this function while it
+    holds the lake's lock. Rows that the upstream has only stopped selecting must not disappear from the lake without an
+    operator's request.
     """
     with SnapshotClient(target.broker) as snapshots:
         is_asked = set(manifest.tables) <= set(target.requested_resyncs())

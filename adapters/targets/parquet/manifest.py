@@ -1,11 +1,11 @@
 """A lake as a target of the configuration, and its manifest: its offset, its tables and the files of their states.
 
 `[targets.NAME] url = "parquet:///folder"`. A lake has a broker and a consumer group like any other target. Writing a
-lake needs neither a database nor Spark. It has a lock, a recovery, commits and operators' requests.
+lake needs neither a database nor Spark. A lake has a lock, a recovery, commits and operators' requests.
 
-Everything that must change together is in the manifest, one small file. The files that it lists are durable before it
-is. Renaming it into place is the commit. A reader, or the next process after kill -9, therefore sees whole cuts of the
-source and nothing else.
+Everything that must change together is in the manifest, one small file. The files that the manifest lists become
+durable before the manifest itself. Renaming the manifest into place is the commit. A reader, or the next process after
+kill -9, therefore sees whole cuts of the source and nothing else.
 """
 
 from __future__ import annotations

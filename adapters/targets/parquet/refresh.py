@@ -2,11 +2,11 @@
 
 Of several changes of a key only the last one counts. A TRUNCATE or the end of a resync removes every row with an older
 Sequence. Keys and VENUS's own columns decide which changes count, so only these have to fit into memory. The rows
-themselves are read a second time, piece by piece; all this uses Arrow only (architecture 2).
+themselves are read a second time, piece by piece; a refresh uses only Arrow (architecture 2).
 
-A file whose rows all stay unchanged is linked, not rewritten. Readers of the old state are not disturbed: the link
-`current` moves atomically, and the previous state stays until the next refresh. Rows that cannot be converted (another
-key, a narrower type) are read again from the broker's full data.
+A file in which no row changes is linked into the new state, not rewritten. Readers of the old state are not disturbed:
+the link `current` moves atomically, and the previous state stays until the next refresh. Rows that cannot be converted
+(another key, a narrower type) are read again from the broker's full data.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def compute_net_changes(changes: pa.Table, key: Sequence[str], *, base_offset: i
 
 
 def _last_positions(keys: pa.Table) -> Ints:
-    """Return the position of each key's last row. Sorting takes a third of the memory of grouping."""
+    """Return the position of each key's last row. Sorting needs only a third of the memory that grouping needs."""
     order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])  # stable
     ends = np.ones(keys.num_rows, dtype=np.bool_)
     if keys.num_rows > 1:
@@ -353,8 +353,8 @@ def release_fitting(target: ParquetFolder, manifest: LakeManifest) -> None:
 def reload_state(target: ParquetFolder, manifest: LakeManifest, table_id: int, why: str, text_column: str = "") -> None:
     """Replace a table's state by one that is read from the broker's full data, and commit it.
 
-    Changes after the snapshot's cut still wait for a refresh. Changes before it stay in the history and do not count
-    for the new state.
+    Changes after the snapshot's cut still wait for a refresh. Changes before the cut stay in the history and do not
+    count for the new state.
     """
     table = manifest.tables[table_id]
     texts = sorted({*table.text_columns, text_column} - {""})

@@ -1,11 +1,12 @@
 """A PostgreSQL database as a relational target (VENUS 3.4).
 
-A session that applies locks the target and disables foreign keys and triggers: the source has already executed its
-triggers and cascades, and their effects arrive as separate changes. A second execution at the target would do harm: if
-a parent is deleted and inserted again, the cascade would delete its children.
+A session that applies changes locks the target and disables foreign keys and triggers: the source has already executed
+its triggers and cascades, and their effects arrive as separate changes. Executing a cascade again at the target would
+do harm: if a parent is deleted and inserted again, the cascade would delete its children.
 
-Deferred constraints and constraint triggers act at COMMIT, and a refusal there names no table. The cut is then applied
-again, and `commit_one_by_one` makes each constraint act before COMMIT, so that its name identifies the table.
+Deferred constraints and constraint triggers act at COMMIT, and a refusal at COMMIT names no table. After a refused
+COMMIT, the cut is applied again, and `commit_one_by_one` makes each constraint act before COMMIT, so that the
+constraint's name identifies the table.
 """
 
 from __future__ import annotations
@@ -354,8 +355,8 @@ def commit_one_by_one(
 ) -> None:
     """Make each deferred constraint act before COMMIT, then commit. Raises RowsRefused for the table at fault.
 
-    Names of constraints need not be unique, and COMMIT itself may still be refused by a trigger of another table. In
-    both cases the error names several candidates.
+    Names of constraints need not be unique, and COMMIT itself may still be refused by a trigger of another table. If
+    the name or a refused COMMIT leaves the table unclear, the error names several candidates.
     """
     by_name = {_quoted_name(catalogue, table_id): table_id for table_id in written}
     deferred: dict[str, list[int]] = {}

@@ -1,9 +1,9 @@
 """Places and names of source tables at a PostgreSQL target. Pure (VENUS 3.4).
 
-`[targets.X] names` selects the rule. "auto" keeps the source's names, except from a dictionary that stores unquoted
-names in upper case (Oracle): it folds these to lower case, so that they need no quotes at the target. "lower" folds
-every name, "keep" none. A name that PostgreSQL would truncate is shortened, always to the same name; `venus check`
-lists it. Two tables or columns with the same resulting name are refused, because one of them would be lost.
+`[targets.X] names` selects the naming rule. "auto" keeps the source's names, but folds names from a dictionary that
+stores unquoted names in upper case (Oracle) to lower case, so that they need no quotes at the target. "lower" folds
+every name, "keep" none. A name that PostgreSQL would truncate is shortened deterministically; `venus check` lists it.
+Two tables or columns with the same resulting name are refused, because one of them would be lost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The statements that change one target table, composed once for a table version; COPY of full data (VENUS 3.3, 3.4).
 
-Few rows become keyed statements with their values: one round trip and no staging table. Rows of the full data have any
-version of the schema: rows from before an ADD COLUMN lack that column and get its default, and rows from before a DROP
-COLUMN lose that column.
+A few rows are written by keyed statements that contain the values: one round trip and no staging table. Rows of the
+full data have any version of the schema: rows from before an ADD COLUMN lack that column and get its default, and rows
+from before a DROP COLUMN lose that column.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One connection to a PostgreSQL target. The only module on the target side that uses psycopg2.
+"""One connection to a PostgreSQL target. This is the only module on the target side that uses psycopg2.
 
-The caller writes BEGIN and COMMIT itself, with several statements in one string, because a small cut has to cost one
-round trip. Errors are classified by the reaction to them: the server is unreachable (try again later), the target
-refused a value or a row (`Refusal` with its SQLSTATE: quarantine), or the statement is wrong (`TargetError`).
+The caller writes BEGIN and COMMIT itself, with several statements in one string, so that a small cut costs only one
+round trip. Errors are classified by the reaction that they require: the server is unreachable (try again later), the
+target refused a value or a row (`Refusal` with its SQLSTATE: quarantine), or the statement is wrong (`TargetError`).
 
 A background thread may run one piece of work with the session while the caller prepares the next one.
 """
@@ -154,13 +154,13 @@ class TargetSession:
         return int(self._cursor.rowcount)
 
     def copy_out(self, text: str) -> bytes:
-        """Return the output of a COPY ... TO statement; for small results only."""
+        """Return the output of a COPY TO statement; for small results only."""
         buffer = io.BytesIO()
         self.copy_to(text, buffer)
         return buffer.getvalue()
 
     def copy_to(self, text: str, into: CopyOutput) -> int:
-        """Write the output of a COPY ... TO statement to `into`, piece by piece as it arrives."""
+        """Write the output of a COPY TO statement to `into`, piece by piece as it arrives."""
         self._background.wait()
         try:
             self._cursor.copy_expert(text, into)
@@ -275,8 +275,8 @@ def limit_lock_waits(session: TargetSession, milliseconds: int) -> None:
 def open_marked_session(url: str | SecretStr, application: str, *, business: str, target: str) -> TargetSession:
     """Open a session; mark it if the database follows another one as this target.
 
-    Triggers of VENUS neither log nor reject changes by a marked session. They log or reject changes by other pipelines,
-    like those of the application.
+    Triggers of VENUS neither log nor reject changes by a marked session. These triggers treat changes by other
+    pipelines like changes by the application.
     """
     session = TargetSession(url, application=application, target=target)
     try:

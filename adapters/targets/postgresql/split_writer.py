@@ -1,6 +1,6 @@
 """Writing the rows of a load's splits into a PostgreSQL target (VENUS 3.3, offset -1).
 
-The rows of a split are one stream of COPY lines, built while the target receives the previous ones.
+The rows of a split are one stream of COPY lines; new lines are built while the target receives the previous lines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """State of the apply loop that outlives a session with the target: its stream from the broker, and its reports.
 
 The stream assembles increments into whole cuts (VENUS 3.4). The state includes the cleanup of the quarantine, which
-deletes changes that were decided long ago, but never waiting ones. One statement examines a bounded number of changes,
-in the order of their arrival.
+deletes changes that were decided long ago, but never changes that still wait. Each cleanup statement examines a bounded
+number of changes, in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ End = Callable[[], int | None]
 class ApplyLoop(TargetCircuit):
     """State of one apply loop: counters, the circuit, verdicts on refused rows, the stop signal.
 
-    The loop of a first load ends at `end`. It writes only decided cuts, because no reader waits for its rows yet.
+    The loop of a first load ends at `end`, and writes only decided cuts, because no reader waits for the rows yet.
     """
 
     def __init__(self, target: str, stop: threading.Event, report: Report | None, end: End | None = None) -> None:
@@ -210,7 +210,7 @@ DECISION_WAIT_S = 5.0
 
 
 class ApplyStream:
-    """One stream from the broker that begins at the applied offset. `ahead`: also increments not decided yet.
+    """One stream from the broker that begins at the applied offset. `ahead`: it includes undecided increments.
 
     At most about `rows_max` changes wait in memory.
     """
@@ -289,7 +289,7 @@ class ApplyStream:
     # -- increments ------------------------------------------------------------------------------------------------
 
     def receive(self, *, busy: bool) -> bool:
-        """Take the arrived increments; return whether a cut can be applied. With `busy`, the wait is short."""
+        """Take the arrived increments; return whether a cut can be applied. With `busy`, wait only briefly."""
         cuts = self.cuts
         timeout_s = 0.0 if cuts.has_complete else 0.01 if busy else IDLE_S
         while not cuts.is_full(self._rows_max):

@@ -1,8 +1,8 @@
 """The apply loop of a relational target: one session with it and one stream from the broker (VENUS 3.4).
 
-The session applies a complete cut immediately. If more cuts wait, it groups small ones into one transaction. It streams
-a cut that is larger than memory allows into one transaction. In between, it lets tables catch up, advances resyncs and
-reads operators' commands. `run_apply` opens sessions until it stops, and retries after transient errors.
+The session applies a complete cut immediately. If more cuts wait, small ones are grouped into one transaction. A cut
+that is larger than memory allows is streamed into one transaction. Between transactions, the session lets tables catch
+up, advances resyncs and reads commands. `run_apply` opens sessions until it stops, and retries after transient errors.
 """
 
 from __future__ import annotations
@@ -404,7 +404,7 @@ class ApplySession:
             self._held.reset()
 
     def _reload_if_superseded(self) -> None:
-        """Reload after an operator's command. A busy session skips this, because each transaction checks `control`."""
+        """Reload after an operator's command. A busy session need not: each transaction checks `control`."""
         if time.monotonic() - self._looked_at < LOOK_S:
             return
         self._looked_at, took = time.monotonic(), Stopwatch.coarse()
@@ -429,7 +429,7 @@ def run_apply(
 ) -> None:
     """Follow the broker until `stop` and retry after transient errors. Raises all other errors.
 
-    `end` completes a first load: it returns the offset at which the load ends, or None while that is unknown.
+    `end` completes a first load: `end` returns the offset at which the load ends, or None while it is unknown.
     """
     target = open_database(settings, name, first_load=end is not None)
     loop = ApplyLoop(name, stop, report, end)

@@ -1,7 +1,8 @@
 """The apply loop's copy of VENUS's own tables at the target: positions, tables, schemas, parked keys, sweeps.
 
-Every command that changes one of these tables increments `control` in the same transaction. The loop's next transaction
-then finds that it is superseded, and the loop reads the copy again. So the check for changes needs no extra statement.
+Every operator's command that changes one of VENUS's own tables increments `control` in the same transaction. The loop's
+next transaction then finds that its copy is outdated, and the loop reads the tables again. The check for changes
+therefore needs no extra statement.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ class TargetCatalogue:
     def keep_from(self, log_start: int = 0) -> int:
         """Return the offset below which no table needs any increment; the queue starts at `log_start`.
 
-        A table whose increments were trimmed does not count: it waits for a resync, whose record of keys begins before
-        its cut.
+        A table whose increments were trimmed no longer needs them: it waits for a resync, whose record of keys begins
+        before the resync's cut.
         """
         needed: list[int] = [self.position.offset]
         for state in self.held_tables():

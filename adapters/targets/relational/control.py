@@ -1,8 +1,8 @@
 """Operators' commands for a target: status, pause, resume, resync, comparisons, quarantine.
 
-A command is one transaction that locks the row of the applied offset first, so it never runs in the middle of a cut. It
-increments `control`, so that the loop reads the states again before its next transaction. A command works whether a
-loop is running or not. Further commands list, retry and skip quarantined changes.
+A command is one transaction that first locks the row of the applied offset, so a command never runs in the middle of a
+cut. It increments `control`, so that the apply loop reads the states again before its next transaction. A command works
+whether an apply loop is running or not. Further commands list, retry and skip quarantined changes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def open_control_session(target: RelationalDatabase) -> Iterator[RelationalSessi
 def command_transaction(
     target: RelationalDatabase, *, writes_rows: bool = False
 ) -> Iterator[tuple[RelationalSession, TargetPosition]]:
-    """Open a transaction that excludes the apply loop. `writes_rows`: without foreign keys and triggers, if allowed."""
+    """Open a transaction that excludes the apply loop. `writes_rows`: disable foreign keys and triggers if allowed."""
     with open_control_session(target) as session:
         if not target.is_installed(session):
             raise target.not_loaded_error
@@ -293,7 +293,7 @@ def build_table_view(
     differs: tuple[str, ...] = (),
     columns: str = "",
 ) -> TargetTable:
-    """Return the view of one table. `wanted` is its configured predicate; None = the predicate in force."""
+    """Return the view of one table. `wanted`: the table's configured predicate; None = the one in force."""
     configured = None if wanted is None or is_same(found.predicate, wanted, ()) else wanted
     return TargetTable(
         table_id=found.table_id,

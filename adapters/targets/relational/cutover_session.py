@@ -1,7 +1,7 @@
 """The part of a cut-over that all relational targets share: the mark, the locks, the transaction that opens the target.
 
-The blocks of the kind's cutover.sql have the same names for every kind. Each kind adds the reading and conversion of
-rows, its foreign keys and its counters.
+The SQL blocks in the cutover.sql of every kind of target have the same names. Each kind of target adds its own code for
+rows, foreign keys and counters.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class FollowerTables(Protocol):
 class FollowerCutover(RelationalCutover):
     """One session of a cut-over to a database whose tables are the application's own, unchanged by VENUS.
 
-    Its foreign keys act only in the application's sessions, so nothing has to be enforced or relaxed.
+    The tables' foreign keys act only in the application's sessions, so the cut-over need not enforce or relax them.
     """
 
     def __init__(self, target: RelationalDatabase, session: Any, tables: FollowerTables) -> None:

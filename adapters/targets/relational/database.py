@@ -1,11 +1,11 @@
 """A relational target and VENUS's own tables in it: its position, and the state of each table (VENUS 3.4).
 
-`RelationalDatabase` is the interface that a kind implements. The apply loop, catch-ups, resyncs and operators' commands
-of this package use nothing else of a kind. A kind whose DDL ends the transaction raises `DdlNeeded` where a transaction
-needs DDL, which then runs before the next transaction; the other kinds change their tables within it.
+`RelationalDatabase` is the interface that each kind of target implements. The apply loop, catch-ups, resyncs and
+operators' commands of this package use only this interface. If a target's DDL ends the transaction, a method that needs
+DDL raises `DdlNeeded`, and the DDL runs before the next transaction; other targets run DDL within the transaction.
 
-A target that was cut over has a mark: it belongs to the application, and VENUS must not write there. One transaction
-sets the mark and `paused` while it locks the applied offset, so no cut is applied in part.
+A target that was cut over has a mark: the target belongs to the application, and VENUS must not write to it. One
+transaction sets the mark and `paused` while it locks the applied offset, so no cut is applied in part.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ class Closable(Protocol):
 class RelationalDatabase(OwnTables):
     """A database that is target `name` of the configuration.
 
-    Until the first load of a target has ended, the target counts as never loaded, except for an object with
-    `first_load`.
+    Until its first load has ended, a target counts as never loaded, except in an object that has `first_load` set.
     """
 
     # -- sessions ------------------------------------------------------------------------------------------------------
@@ -143,7 +142,7 @@ class RelationalDatabase(OwnTables):
         """Return the statements for a table version."""
 
     def start_recording(self, session: OwnSession, sql: OwnSql, *, is_recording: bool) -> None:
-        """Begin to record keys of changed rows, in a transaction. `is_recording`: another purpose records them already.
+        """Begin to record keys of changed rows, in a transaction. `is_recording`: keys are already being recorded.
 
         Raises DdlNeeded.
         """

@@ -1,10 +1,10 @@
 """A first load that overlaps the first read of the source (VENUS 3.3, 3.4).
 
-The rows that the broker already has are loaded as in every load. The tables then follow the queue. It delivers the rest
-of the first read in key ranges, each at its own offset and in order with the changes in between. So every transaction
-leaves the target at one exact cut, and an interrupted load continues after the last committed range. Indexes, checks
-and foreign keys come after the last row, when each table has as many rows as the broker's full data at the same cut.
-Until then the target counts as never loaded.
+The rows that the broker already has are loaded as in any other load. The tables then follow the queue. The queue
+delivers the rest of the first read in key ranges, each at its own offset and in order with the changes between the
+ranges. So every transaction leaves the target at one exact cut, and an interrupted load continues after the last
+committed range. Indexes, checks and foreign keys are created after the last row, when each table has as many rows as
+the broker's full data at the same cut. Until the load has ended, the target counts as never loaded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def committed_end(target: RelationalDatabase) -> FillEnd:
 def complete_first_load(target: RelationalDatabase, end: FillEnd, report: Report, began: float) -> LoadReport:
     """Follow the first read of the source up to its end, then finish the load.
 
-    `end` returns the offset after that read, or None while it is in progress; it may raise to end the load early.
+    `end` returns the offset after the first read, or None during that read; `end` may raise an error to end the load
+    early.
     """
     with closing(target.connect("load")) as session:
         before = target.read_own_rows(session, "loading_rows")[0][0]
@@ -104,7 +105,7 @@ def _find_filters(target: RelationalDatabase, session: RelationalSession) -> lis
 
 
 def _follow(target: RelationalDatabase, end: FillEnd, report: Report, before: int) -> None:
-    """Apply increments up to the end. An error of `end` ends the loop and is raised here."""
+    """Apply increments up to the end. An error that `end` raises ends the loop and is raised again."""
     stop = threading.Event()
     errors: list[BaseException] = []
 

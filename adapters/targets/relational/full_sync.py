@@ -1,8 +1,8 @@
 """Full load of a relational target from the broker's full data; the source may be offline (VENUS 3.3, offset -1).
 
-The plan is made once and stored at the target: the snapshot, its splits, and which splits are loaded. If a load is
-killed, the next run resumes it and reads at most one split per worker twice. The last transaction sets the applied
-offset to the snapshot's cut. Increments follow from there with no gap and no overlap.
+The plan of a load is made once and stored at the target: the snapshot, its splits, and which splits are loaded. If a
+load is killed, the next run resumes it and reads at most one split per worker twice. The last transaction sets the
+applied offset to the snapshot's cut. Increments follow from that offset with no gap and no overlap.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _runner_chooser(settings: Settings, runner: Runner | None, choose: RunnerCho
 class _Load:
     """One run of a full load.
 
-    It ends without a report if the tables next follow the first read of the source (first_load.py).
+    The run returns no report if the tables then have to follow the first read of the source (first_load.py).
     """
 
     def __init__(

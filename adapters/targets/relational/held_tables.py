@@ -1,11 +1,11 @@
 """Tables of a target that do not follow the stream: they catch up, or halt if the broker has trimmed their increments.
 
-A table catches up with its own reader, which rereads its changes from `held_from`, cut by cut, while the other tables
-continue. Each transaction moves `held_from`. When that reaches the applied offset, the table follows again, with no gap
-and no duplicate.
+A table that catches up has its own reader, which rereads the table's changes from `held_from`, cut by cut, while the
+other tables continue. Each transaction moves `held_from`. When `held_from` reaches the applied offset, the table
+follows the stream again, with no gap and no duplicate.
 
-The broker may trim increments that a held table needs once it has forgotten the target's group (`consumer_ttl_s`,
-`venus forget`). Then that table alone halts, and its reason names the command that repairs it.
+Once the broker has forgotten the target's consumer group (`consumer_ttl_s`, `venus forget`), it may trim increments
+that a held table needs. In that case only the held table halts, and its reason names the command that repairs it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CatchUpFindings:
 
 
 class CatchUp:
-    """Catch-up of one table within one session. After a failure it is rebuilt from the durable state.
+    """Catch-up of one table within one session. After a failure, it is rebuilt from the durable state.
 
     `stopped` returns whether the process is stopping.
     """
@@ -181,7 +181,7 @@ class CatchUp:
         return True
 
     def _stream_cut(self, catalogue: TargetCatalogue, *, defer_constraints: bool) -> bool:
-        """Apply a cut while it arrives, because it is larger than memory allows. It ends below the applied offset."""
+        """Apply a cut while it arrives, because it is too large for memory. The cut ends below the applied offset."""
         verdicts, whole = self._learned.verdicts, None if self._learned.whole else frozenset[int]()
         start = self._assembler.start
         transaction = self._transaction(catalogue, verdicts, start, defer_constraints=defer_constraints, whole=whole)
@@ -330,7 +330,7 @@ class HeldTables:
         return True
 
     def _halt(self, session: RelationalSession, catalogue: TargetCatalogue, states: list[TableState]) -> None:
-        """Halt tables in one transaction. `held_from` stays, because held changes are counted from there."""
+        """Halt tables in one transaction. `held_from` stays, because held changes are counted from that offset."""
         transaction = ApplyTransaction(
             self._target, session, catalogue, Verdicts(), start=catalogue.position.offset, defer_constraints=False
         )

@@ -1,10 +1,10 @@
 """A task of a full load: one key range of the full data, loaded exactly once (VENUS 3.3, offset -1).
 
-One target transaction contains the row of the manifest and the rows of the table. A concurrent attempt waits at the
-manifest until this one has ended, and then has nothing to do. A killed attempt leaves nothing behind. A scheduler (a
-pool of processes, Spark) may therefore repeat any split at any time.
+One target transaction contains the split's row in the load's manifest and the rows of the table. A concurrent attempt
+waits for the manifest row; once the first attempt has committed, the second has nothing to do. A killed attempt leaves
+nothing behind. A scheduler (a pool of processes, Spark) may therefore repeat any split at any time.
 
-The rows of a split are one stream of COPY lines, built while the target receives the previous ones.
+The rows of a split are one stream of COPY lines; new lines are built while the target receives the previous lines.
 """
 
 from __future__ import annotations

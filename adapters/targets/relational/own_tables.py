@@ -1,7 +1,7 @@
 """VENUS's own tables at a relational target: its position, the states of tables, its lock (VENUS 3.4).
 
-All reads and writes use the caller's session and transaction, because progress must change together with the rows. The
-statements are in the kind's own.sql; its blocks have the same names for every kind.
+All reads and writes use the caller's session and transaction, because progress must change together with the rows. Each
+kind of target has its statements in a file own.sql, whose blocks have the same names for every kind.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ class TablePlace(Protocol):
 class OwnTables(ConfiguredTarget, ABC):
     """VENUS's own tables at target `name` of the configuration.
 
-    Until the first load of a target has ended, the target counts as never loaded, except for an object with
-    `first_load`.
+    Until its first load has ended, a target counts as never loaded, except in an object that has `first_load` set.
     """
 
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
@@ -94,7 +93,7 @@ class OwnTables(ConfiguredTarget, ABC):
     def own_execute_text(self, session: OwnSession, name: str, *numbers: int | Sequence[int] | None) -> str:
         """Return a frequent statement of own.sql with its numbers, to send it together with others.
 
-        A sequence contains a number for each row.
+        A sequence among `numbers` contains one number for each row.
         """
 
     def try_lock(self, session: RelationalSession) -> bool:

@@ -1,9 +1,10 @@
 """Parking of changes that the target refuses, and of later changes of the same keys, in quarantine.
 
-A parked change holds back all later changes of its key, in order; changes of every other key are applied. The row that
-halted a whole table is kept for the operator to see, but is applied again from the stream.
+A parked change holds back all later changes of its key, in order; changes of every other key are applied. A row that
+halted a whole table is also kept, but only for the operator to see; it is later applied from the stream.
 
-`ChangeCounts` records the fate of each change in a group of cuts. The sum equals the number of committed changes.
+`ChangeCounts` records the fate of each change in a group of cuts. The sum of its counters equals the number of
+committed changes.
 """
 
 from __future__ import annotations

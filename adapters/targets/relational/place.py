@@ -1,7 +1,7 @@
 """Places and names of source tables at a target that writes rows by its own statements. Pure (VENUS 3.4).
 
-A kind adds its quoting, its limit of names and its types. `[targets.X] names` decides how names are folded. A name that
-is too long is shortened, always to the same name.
+Each kind of target adds its rules for quoting, its maximum length of names and its types. `[targets.X] names` decides
+how names are folded. A name that is too long is shortened deterministically.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class UnfitValue(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStep:
-    """How a table gets to another version: statements, and remarks. `refused`: why it cannot; empty = it can."""
+    """Step of a table to another version: statements, remarks. `refused`: why it is impossible; empty = possible."""
 
     statements: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -138,8 +138,8 @@ def refuse_clashes(
 ) -> list[Placed]:
     """Return the tables. Raises Refused with a line for each impossible name or column.
 
-    `product` is the database's name in messages. Names that differ only in case clash: the database ignores case, or
-    may be moved to a server that does.
+    `product` is the database's name in messages. Names that differ only in case clash, because the database ignores
+    case, or may be moved to a server that ignores it.
     """
     problems = [problem for one in placed for problem in (*_name_problems(one, product), *find_problems(one))]
     seen: dict[str, Placed] = {}

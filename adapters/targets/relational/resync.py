@@ -1,11 +1,11 @@
 """Resync: make one table equal to the broker's full data while everything else streams.
 
-The loop records the key of every change of the table. A second connection loads the full data of the table, as of a cut
-S, into a side table. Then one transaction of the loop removes and replaces the rows that differ, except for keys with
-changes after S, which are newer. The table is readable all the time. The durable record of keys begins before the
-snapshot, so an interrupted resync simply loads its side table again.
+During a resync, the apply loop records the key of every change of the table. A second connection loads the full data of
+the table, as of a cut S, into a side table. Then one transaction of the loop removes and replaces the rows that differ,
+except for rows that have changed after S, which are newer. The table stays readable during the resync. The durable
+record of keys begins before the snapshot, so an interrupted resync simply loads its side table again.
 
-A resync also gives a table a new key, and all rows by that key (VENUS 3.4).
+If the key of a table has changed, a resync also gives the table its new key, and all rows by that key (VENUS 3.4).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A relational target without a COPY: its rows are written by the statements of its module `rowsql` (VENUS 3.4).
 
-Such a kind cannot replace a key in place, and reports obstacles to a load before anything is written.
+A target without a COPY cannot replace a key in place, and reports obstacles to a load before anything is written.
 """
 
 from __future__ import annotations

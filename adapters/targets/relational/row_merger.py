@@ -1,8 +1,9 @@
 """Writer of the rows of one transaction at a target without a COPY (VENUS 3.4).
 
 Net changes are applied as deletes by key, then as plain inserts: an upsert would change or lose another row that is
-equal in a second unique key. Rows that the source marks as new are inserted without deletes; if one is not new, with
-deletes. A cut that is larger than memory waits in temporary tables of the session, and is written as a whole.
+equal in a second unique key. Rows that the source marks as new are inserted without deletes; if one of them already
+exists, they are inserted again with deletes. A cut that is larger than memory waits in temporary tables of the session,
+and is then written as a whole.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class StatementMerger:
             session.run("ROLLBACK TO SAVEPOINT venus_search; RELEASE SAVEPOINT venus_search")
 
     def _probe(self, pending: PendingChanges, rows: RowChanges) -> Refusal | None:
-        """Try to write these rows. Keep them and return None, or write nothing and return the target's refusal."""
+        """Try to write these rows. Keep the rows and return None, or write nothing and return the refusal."""
         return self._try(partial(self._insert, pending, rows))
 
     def _record_keys(self, pending: PendingChanges, rows: RowChanges) -> None:

@@ -1,8 +1,8 @@
 """Statements that write rows at a target without a COPY: the interface of a kind, and shared parts (VENUS 3.4).
 
 Rows of the full data may have any version of the schema: rows from before an ADD COLUMN lack that column and get its
-default, and rows from before a DROP COLUMN lose that column. The same holds for rows of a cut that are older than the
-table's version.
+default, and rows from before a DROP COLUMN lose that column. Rows of a cut that are older than the table's version are
+converted in the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RowSession(RelationalSession, Protocol):
     temporary: set[str]
 
     def write_rows(self, text: str) -> int:
-        """Execute one statement that writes rows; return their number. Raises Refusal for a changed value."""
+        """Execute one statement that writes rows; return their number. Raises Refusal if the server changed a value."""
         ...
 
 

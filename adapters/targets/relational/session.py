@@ -1,8 +1,8 @@
 """A session with a relational target, as the shared code uses it, and the errors that such a session raises.
 
 The caller writes BEGIN and COMMIT itself, with several statements in one string where the server permits that. Errors
-are classified by the reaction to them: the server is unreachable (try again later), the target refused a value or a row
-(`Refusal` with its SQLSTATE: quarantine), or the statement is wrong (`TargetError`).
+are classified by the reaction that they require: the server is unreachable (try again later), the target refused a
+value or a row (`Refusal` with its SQLSTATE: quarantine), or the statement is wrong (`TargetError`).
 
 A background thread may run one piece of work with the session while the caller prepares the next one.
 """
@@ -122,7 +122,7 @@ class BackgroundWork:
         self._worker = 0
 
     def start(self, work: Callable[[], None]) -> None:
-        """Start work after the previous piece is done. If that piece failed, raise its error and start nothing."""
+        """Start work after the previous piece. If the previous piece failed, raise its error and start nothing."""
         self.wait()
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, self._name, initializer=self._on_start)

@@ -1,7 +1,7 @@
 """A relational database as one of two between which the application can switch (adapters/cutover).
 
-The record of the database is in VENUS's own table `side`; the blocks of the kind's side.sql have the same names for
-every kind. Each kind adds how it rejects writes, and how it takes over the capture.
+The record of the database's role is in VENUS's own table `side`; the SQL blocks in side.sql have the same names for
+every kind of database. Each kind of database adds how it rejects writes, and how it takes over capture.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIDY_TIMEOUT_MS = 1_000
 class RelationalSide(ABC):
     """A relational database as one of the two between which the application can switch.
 
-    `target` is its role as a target, while it follows the other database.
+    `target` represents this database as a target, while it follows the other database.
     """
 
     def __init__(self, target: RelationalDatabase, session: Any) -> None:

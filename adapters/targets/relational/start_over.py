@@ -2,14 +2,15 @@
 
 A mirror that lost its disk, or a queue that was trimmed, no longer has the changes after the applied offset. The
 applied offset then moves to the cut of a snapshot. Every table keeps its old rows and waits until a resync has made it
-equal to the full data (`resync.py`). The changes after the cut are held for it. All of this is one transaction, so a
-restarted process continues with the resyncs.
+equal to the full data (`resync.py`). Changes after the cut are held for each table until its resync. Offset and tables
+change in one transaction, so a restarted process continues with the resyncs.
 
-This is automatic if the broker merely lost increments. If the broker has another history or other rows, the target
-follows only after an operator's request: `venus resync --all`.
+A target starts over automatically if the broker has only lost increments. If the broker has another history or other
+rows, the target follows only after an operator's request: `venus resync --all`.
 
-A predicate that was changed in the configuration also leads to resyncs (SREM 2), and so does a changed rule for
-columns. The stream fits only the former columns, so such a table waits for its resync, and keeps its rows until then.
+A changed predicate in the configuration also leads to resyncs (SREM 2), and so does a changed rule for columns. The
+stream fits only the former columns, so a table with changed columns waits for its resync, and keeps its rows until
+then.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def start_over(
 ) -> bool:
     """Move the target to a cut of the full data and request the resync of every table. Return False if not allowed.
 
-    If it returns True, the caller reads the catalogue again. Nothing was done if an operator's command came first.
+    If it returns True, the caller reads the catalogue again. If an operator's command came first, nothing was changed.
     """
     with SnapshotClient(target.broker) as snapshots:
         snapshot = snapshots.open(target.business, holder=f"resync of {target.group}")
@@ -76,7 +77,7 @@ def start_over(
 def is_allowed(error: Diverged, catalogue: TargetCatalogue, there: RowsIdentity | None) -> bool:
     """Return whether a diverged target may start over from the full data. Pure.
 
-    Without an operator's request, rows that the upstream merely no longer selects must not disappear from the target.
+    Rows that the upstream has only stopped selecting must not disappear from the target without an operator's request.
     """
     if ACCOUNT in catalogue.sweeps.get(0, {}):
         return True
@@ -127,7 +128,7 @@ class _StartOver:
         )
 
     def _halt(self, state: TableState) -> None:
-        """Halt a table until its resync. It keeps its rows, and the full data contains its waiting changes."""
+        """Halt a table until its resync. The table keeps its rows; the full data has the waiting changes."""
         target, session, table_id = self._target, self._session, state.table_id
         everything = {"table_id": table_id, "offset": _EVERYTHING}
         for name in ("count_contained", "count_superseded"):
@@ -186,7 +187,8 @@ def apply_configuration(target: RelationalDatabase, session: RelationalSession, 
 def _apply_predicates(target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue) -> bool:
     """Put changed predicates of the configuration in force; return whether the catalogue must be read again.
 
-    Raises ConfigError for a predicate that does not fit its table. If it is already in force, its table halts instead.
+    Raises ConfigError for a predicate that does not fit its table. If an unfit predicate is already in force, its table
+    halts instead.
     """
     wanted = _configured_predicates(target, catalogue)
     states = [s for s in catalogue.tables.values() if s.state != LOADING]

@@ -1,10 +1,10 @@
 """A relational target whose DDL ends the transaction (VENUS 3.4): it runs in steps, each of which may be repeated.
 
 VENUS records what it is about to create or alter (`intent`), runs the DDL, and registers the result in the transaction
-that needs it. A process that is killed in between leaves an intent; from this the next one knows that the table is
-VENUS's own, and continues. Where a transaction needs DDL, it raises `DdlNeeded`: the apply loop rolls back, the DDL
-runs, and the cut is applied again. So a table may be newer than its rows for a moment, and a cut is never applied in
-part.
+that needs it. A process that is killed between these steps leaves an intent, from which the next process knows that the
+table is VENUS's own, and continues. A transaction that needs DDL raises `DdlNeeded`: the apply loop rolls back, the DDL
+runs, and the cut is applied again. So a table may briefly have a newer version than its rows, but a cut is never
+applied in part.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SteppedDatabase(RowDatabase):
     def plan(
         self, session: OwnSession, catalogue: TargetCatalogue, schema: TableSchema, *, has_begun: bool, rekeying: bool
     ) -> VersionStep:
-        """Return the step of a table to a version. `has_begun`: some of its statements may have run already.
+        """Return the step of a table to a version. `has_begun`: some of the step's statements may have run.
 
         `rekeying`: all rows are replaced, so that the names of the key may change.
         """
@@ -72,7 +72,7 @@ class SteppedDatabase(RowDatabase):
         return {(table_id, name) for table_id, name in self.read_own_rows(session, "intents")}
 
     def create_table(self, session: OwnSession, placed: OwnPlace, *, with_indexes: bool) -> None:
-        """Write the intent and create the table. May be repeated; outside a transaction."""
+        """Write the intent and create the table. May be repeated; runs outside a transaction."""
         self.run_own(session, "put_intent", table_id=placed.schema.table_id, name=created_intent(placed))
         for text in self.create_statements(session, placed):
             session.run(text)
@@ -90,7 +90,7 @@ class SteppedDatabase(RowDatabase):
         self.put_schema(session, schema)
 
     def create_stream_table(self, session: OwnSession, schema: TableSchema, offset: int) -> None:
-        """Register a table that is new in the stream. Raises DdlNeeded if it has to be created first."""
+        """Register a table that is new in the stream. Raises DdlNeeded if the table has to be created first."""
         placed = self.place(schema)
         predicate = predicate_text(self.config.where, schema.qualified_name)
         is_own = (schema.table_id, created_intent(placed)) in self.read_intents(session)

@@ -1,13 +1,13 @@
 """One target transaction: whole cuts together with the applied offset (VENUS 3.4).
 
 The content of a cut takes three paths. `SchemaChanges` follows new table versions, and `Markers` executes the markers
-of a whole table; both act after all earlier changes. Row changes go to `writer.py`, which depends on neither of the
-two. While a sweep or a resync runs, the target records the keys of all changes of its table, in the transactions that
-apply them. A refusal of the target ends the transaction with `RowsRefused`. The caller decides and tries again with a
-verdict, which the new transaction carries out.
+of a whole table; both act after all earlier changes. Row changes go to `writer.py`, which depends on neither of these
+classes. While a sweep or a resync runs, the target records the keys of all changes of its table, in the transactions
+that apply them. A refusal of the target ends the transaction with `RowsRefused`. The caller then decides on a verdict
+and tries again, and the new transaction carries out the verdict.
 
-A refusal at COMMIT may name no table. The cut is then applied again, and the target commits in a way that makes the
-refusal name the table.
+If a refusal at COMMIT names no table, the cut is applied again, and the target commits in a way that makes the refusal
+name the table.
 """
 
 from __future__ import annotations
@@ -370,7 +370,7 @@ class SchemaChanges:
         self._reload_tables()
 
     def evolve(self, schema: TableSchema) -> None:
-        """Bring a table to this version. Raises RowsRefused with the reason if that is impossible."""
+        """Bring a table to this version. Raises RowsRefused with the reason if the step is impossible."""
         table_id = schema.table_id
         known = self._catalogue.tables[table_id]
         if schema.version < known.schema_version:

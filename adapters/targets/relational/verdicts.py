@@ -1,7 +1,7 @@
 """Verdicts on rows that the target refuses: the row waits in quarantine, or its table halts.
 
-A refusal ends the target transaction. The same cuts are then applied again with the verdict: one transaction leaves the
-table out, or sends the row to quarantine, and applies everything else.
+A refusal ends the target transaction. After a refusal, the same cuts are applied again with the verdict: one
+transaction leaves the table out, or sends the row to quarantine, and applies everything else.
 
 The refused rows among many are found by halving under savepoints, never row by row.
 """
@@ -69,7 +69,7 @@ def halt_on_refusal(session: RelationalSession, table_id: int) -> Iterator[None]
 
 
 def run_or_halt(session: RelationalSession, table_id: int, text: str) -> None:
-    """Run a statement on a whole table. Raises RowsRefused if it fails, so that only this table halts."""
+    """Run a statement on a whole table. Raises RowsRefused if the statement fails, so that only this table halts."""
     with halt_on_refusal(session, table_id):
         session.run(text)
 

@@ -1,8 +1,9 @@
 """Writer of the rows of one target transaction (VENUS 3.4).
 
-Changes wait in memory up to a limit. Then the kind's `PendingWriter` moves them to the server, with few statements for
-each table. This module and those below it create and empty staging tables only. `transaction.py` creates, alters and
-empties the tables themselves, between two calls. A refusal of the target ends the transaction with `RowsRefused`.
+Changes wait in memory up to a limit. At the limit, the `PendingWriter` of the kind of target moves the changes to the
+server, with few statements for each table. This module and the modules that it calls create and empty only staging
+tables. `transaction.py` creates, alters and empties the tables themselves, between two calls of the writer. A refusal
+of the target ends the transaction with `RowsRefused`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def record_keys(
 ) -> None:
     """Add the keys of these rows to the record of keys if their table has one.
 
-    Keys of parked changes belong there as well, because their rows exist at the source.
+    The record also contains the keys of parked changes, because their rows exist at the source.
     """
     if catalogue.is_recording(schema.table_id):
         sql = catalogue.sql(target, schema.table_id, schema.version)
@@ -46,8 +47,9 @@ def record_keys(
 class RowWriter:
     """Writer of changes to the tables that follow.
 
-    With `catching_up` it leaves out the changes that operators have skipped. `whole` lists the tables whose cuts must
-    not be merged piece by piece; None means all tables. `changed_keys` remembers the keys of changes in a first load.
+    With `catching_up`, the writer leaves out changes that operators have skipped. `whole` lists the tables whose cuts
+    must not be merged piece by piece; None means all tables. `changed_keys` remembers the keys of changes in a first
+    load.
     """
 
     def __init__(

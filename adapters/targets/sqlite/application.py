@@ -2,8 +2,8 @@
 
 SQLite converts some values silently to the affinity that the application chose for a column. Some values, such as
 times, have several spellings. So VENUS reads each row back as capture does, in the same transaction, and refuses a
-value that differs from the one sent. Two keys that are equal in a collation are different rows in other databases, so
-keys are compared exactly.
+value that differs from the one sent. Two keys that a collation treats as equal are different rows in other databases,
+so keys are compared exactly.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _find_rule(table: ApplicationTable, column: Column, *, in_key: bool) -> Sqli
 
 
 def _read_texts(access: FollowerAccess, column: int, stored: Sequence[Any]) -> list[Value]:
-    """Return stored values of a column as canonical text. Raises Refusal if one cannot be read."""
+    """Return stored values of a column as canonical text. Raises Refusal for a value that cannot be read."""
     try:
         return list(access.canonical_texts(column, stored))
     except SqliteValueError as unfit:

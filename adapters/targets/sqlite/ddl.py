@@ -1,9 +1,9 @@
 """Places and DDL of a SQLite target: tables, indexes, and the step to another version (VENUS 3.4). Pure.
 
-All tables are in the file's main schema. They are STRICT, and have their key and foreign keys from the start, because
-SQLite cannot add these later. A load creates the indexes after the rows. DDL is part of the transaction that needs it.
-A new column is added, a renamed one is renamed, a dropped one stays and becomes nullable; a change that would need
-another storage class halts the table with a reason.
+All tables are in the file's main schema. Tables are STRICT, and have their primary key and foreign keys from the start,
+because SQLite cannot add keys later. A load creates the indexes after the rows. DDL is part of the transaction that
+needs it. A step adds and renames columns, and keeps dropped ones; a change that would need another storage class, or
+NULL in a NOT NULL column, halts the table with a reason.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def plan_step(
 ) -> VersionStep:
     """Return the step from one version to the next; only a resync (`rekeying`) may rename key columns. Pure.
 
-    `present` has the columns, by their names in lower case.
+    `present` maps lower-case names to the existing columns.
     """
     again = f"`venus migrate --target {target} --empty-meanwhile` loads it again"
     if old.name != new.name:

@@ -56,7 +56,7 @@ def version_problem(version: tuple[int, int, int]) -> str:
 
 
 class FileLock:
-    """Lock that lets only one process work on a target. It ends with that process, whose number its file contains."""
+    """Lock that lets only one process work on a target. It ends with that process; the lock file contains its PID."""
 
     def __init__(self, file: Path, group: str) -> None:
         self._path = file.with_name(f"{file.name}-venus-{crc32(group.encode()):08x}")

@@ -29,7 +29,7 @@ statement = Statements(__name__.rpartition(".")[0])
 
 
 class SqliteTableStatements(TableStatements):
-    """Statements that write to one target table. `columns` are those of `schema`, which may be an older version."""
+    """Statements that write to one target table; `columns` are those of `schema`, which may be an older version."""
 
     placed: SqlitePlacedTable
 

@@ -1,11 +1,11 @@
-"""One connection to a SQLite target. The only module on the target side that uses the driver.
+"""One connection to a SQLite target. This is the only module on the target side that uses SQLite's driver.
 
 The file is in WAL mode, so a reader sees whole cuts and never waits; every commit is synced before it is acknowledged.
 SQLite has one writer at a time. A transaction of VENUS takes the write lock at its start, for which it waits a limited
 time; status names the process that holds the lock. The session checks no foreign keys: the source has checked them, and
-its cascades arrive as changes of their own.
+the effects of cascades arrive as separate changes.
 
-As at the other relational targets, errors are classified by the reaction to them (relational/session.py).
+Errors are classified by the reaction that they require, as at all relational targets (relational/session.py).
 """
 
 from __future__ import annotations
@@ -366,7 +366,7 @@ class SqliteSession:
 
 
 def _can_wait(error: BaseException) -> bool:
-    """Return whether waiting helps against an error. It does not if the snapshot is too old for a change."""
+    """Return whether waiting helps against an error. Waiting does not help if the snapshot is outdated."""
     return primary_code(error) in BUSY and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_BUSY_SNAPSHOT
 
 

@@ -1,7 +1,7 @@
 """The spellings of values in an application's SQLite table, and canonical text in these spellings. Pure.
 
 SQLite has no type for some values, such as times, so a column may hold any of several spellings. VENUS reads all of
-them (dialects/sqlite/rows.py). It writes values back in the spelling of the column's other values. So the application
+them (dialects/sqlite/rows.py), and writes values back in the spelling of the column's other values. So the application
 finds each value unchanged, and texts still compare and sort as before.
 """
 

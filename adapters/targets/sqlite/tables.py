@@ -132,7 +132,7 @@ def refuse_foreign_file(session: SqliteSession, option: str) -> None:
 
 
 def enter_wal_mode(session: SqliteSession, option: str) -> None:
-    """Set SQLite's WAL mode, in which readers never wait. Raises ConfigError if the file system does not support it.
+    """Set SQLite's WAL mode, in which readers never wait. Raises ConfigError if the file system lacks support for it.
 
     VENUS never changes the mode of a file that was the application's.
     """

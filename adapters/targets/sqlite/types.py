@@ -1,7 +1,8 @@
 """The types of a SQLite target: how each is declared, written and read, without loss (VENUS 3.4). Pure.
 
 `RULES` is the table from which code, `venus check` and the reference page are made. Tables are STRICT, so a column has
-one storage class and SQLite converts nothing. SQLite has no decimals and no dates: their canonical text is stored.
+one storage class and SQLite converts nothing. SQLite has no types for decimals and dates, so VENUS stores their
+canonical text.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _UTC = "+00"
 class StorageRule:
     """How one kind of value is stored: `write` converts canonical values to stored ones, `read` does the reverse.
 
-    None: the value is stored unchanged. `write` raises UnfitValue for a value that SQLite would change.
+    With None, the value is stored unchanged. `write` raises UnfitValue for a value that SQLite would change.
     """
 
     source: str  # for the documentation

@@ -1,8 +1,9 @@
 """Live subscriptions of all businesses: a thread matches their predicates with every batch that the materialiser folds.
 
 The materialiser hands over each batch of a watched table, with the previous rows. Matching never delays it: if more
-than `QUEUE_BYTES_MAX` waits, the waiting batches of the business with the most are dropped. Its subscriptions read that
-part of the queue again, without the previous rows: only then may a reader get deletions of rows that it does not have.
+than `QUEUE_BYTES_MAX` waits, the waiting batches of the business with the most bytes are dropped. Its subscriptions
+read that part of the queue again, without the previous rows: only then may a reader get deletions of rows that it does
+not have.
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ class Listening:
     ) -> tuple[list[int], list[tuple[int, VenusError]]]:
         """Add subscriptions of a listener, from the next visible batch on.
 
-        Return the numbers of the subscriptions here, and those that do not fit the table, with the error. Every batch
-        that becomes visible after the return is matched with them.
+        Return the numbers of the added subscriptions, and the client's number of each refused one with its error.
+        Every batch that becomes visible after `subscribe` returns is matched with the added subscriptions.
         """
         compiled = self._compile(business, table_id, wanted)
         with self._lock:
@@ -185,7 +186,7 @@ class Listening:
     ) -> list[Predicate | VenusError | None]:
         """Compile predicates for the newest version; return each (None = every row) or the error that refuses it.
 
-        Do not hold the lock, because long predicates would stop judging.
+        Compiles without the lock, because long predicates would delay the matching of batches.
         """
         with self._lock:
             table = self._tables.get((business.number, table_id))
@@ -431,7 +432,7 @@ def _has_changes_only(batch: FoldedBatch) -> bool:
 def join_batches(some: Sequence[FoldedBatch]) -> FoldedBatch:
     """Join consecutive batches, so that a thread that lags judges and sends them together.
 
-    A subscription that became live between them gets the earlier changes twice, which leaves its final rows the same.
+    A subscription that became live between the batches gets the earlier changes twice; its final rows are the same.
     """
     if len(some) == 1:
         return some[0]

@@ -1,7 +1,7 @@
 """Subscriptions that read the queue again: after a reconnect, or after a part of it was not judged live. Pure.
 
-A change is judged without the row before it, so each one outside a predicate is the deletion of its key. The end of a
-sweep and late changes cannot be judged from the change alone, so they make the subscription take all rows again.
+A change is matched without the row's previous state, so each change outside a predicate is sent as the deletion of its
+key. The end of a sweep and late changes cannot be matched in this way, so the subscription loads all rows again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ReplayedBatch:
 class Replay:
     """Subscriptions to one table that read the queue again: `wanted` has the number, predicate and columns of each.
 
-    Columns None = all. `described` are the versions of the table, each with the offset of its description.
-    `last_sequence` is the last Sequence of the batch before the position.
+    Columns None = all. `described` are the versions of the table, each with the offset of the batch that describes it.
+    `last_sequence` is the last Sequence of the batch before `offset`.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
 """The subscriptions to one table, and the verdicts on its changes (SREM 2). Pure.
 
-A live change has the previous row. A row that enters the range is an insertion, a row that stays is an update, and a
-row that leaves is a deletion. Any other change is no event. A change that is read again comes without its earlier row.
-Inside the range it is an update; outside it is the deletion of its key. Both are correct whether or not the reader has
-that row.
+A live change comes with the previous row. A row that enters the predicate's range is an insertion, a row that stays is
+an update, and a row that leaves is a deletion; any other change is no event. A change that is read again comes without
+the previous row: inside the range it is an update, outside it is the deletion of its key. Both are correct whether or
+not the reader has the row.
 
-A predicate is compiled for the newest version of its table. It judges rows of every version, by the numbers of its
-columns; a version that gives a named column another number or type ends the subscription.
+A predicate is compiled for the newest version of its table. It finds its columns by number in rows of every version; a
+version that gives one of these columns another number or type ends the subscription.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Subscription:
 class WatchedTable:
     """The subscriptions to a table, by numbers that the caller assigns. `schemas` are all versions of the table.
 
-    `shared` lets other brokers match them.
+    `shared` lets other brokers match the subscriptions.
     """
 
     def __init__(self, schemas: Iterable[TableSchema], shared: SharedInterests | None = None) -> None:
@@ -106,9 +106,9 @@ class WatchedTable:
     def describe(self, schema: TableSchema) -> dict[int, PredicateRefused]:
         """Add a new version of the table; return the subscriptions that it ends, each with the reason.
 
-        An index compares each column in one way, so a version that changes a column needs a new index. Entries are
-        found by their text: all entries of the previous version must be removed before the first one of this version is
-        added.
+        An index compares each column in one way, so a version that changes a column needs a new index. The index finds
+        entries by their text: all entries of the previous version must be removed before the first entry of the new
+        version is added.
         """
         if schema.version in self.versions:
             return {}

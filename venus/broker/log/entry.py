@@ -2,9 +2,9 @@
 
 Every change of a business is an entry. Half messages arrive as PREPARE and are decided by DECIDE. EPOCH fences older
 producers, CONSUMER records the position of a group, TERM begins a leadership, and LOST skips the offsets that an
-unclean election has lost. A mirror has MIRRORED batches instead, which the set above has committed; they follow the
-full data (FULL_BEGIN, FULL_ROWS and FULL_END). HOME names the set that is the home from now on. CLOSED closes the
-window of loss of a promotion. Replaying the entries in order restores the state of the broker.
+unclean election has lost. In place of half messages, the log of a mirror has the full data (FULL_BEGIN, FULL_ROWS and
+FULL_END), then the MIRRORED batches that the upstream set has committed. HOME names the set that becomes the home.
+CLOSED closes the loss window of a promotion. Replaying the entries in order restores the state of the broker.
 
 An entry is sealed. The seal covers the header, the index and the digest of the body, so a flipped epoch or an entry at
 the wrong index is detected. Brokers send entries to each other in their stored form.
@@ -61,9 +61,9 @@ class LogEntry:
     """One entry of the log.
 
     `body` is the producer's BatchBody for PREPARE and MIRRORED, the broker's for LOST, a MirrorBegin for FULL_BEGIN, a
-    ChunkBody for FULL_ROWS, JSON for the others.
-    `term` is the term of the leader that appended it, `epoch` the epoch of the producer, `digest` the xxh3_64 of the
-    body. For MIRRORED, `at_us` is when the home committed it.
+    ChunkBody for FULL_ROWS, JSON for the others. `term` is the term of the leader that appended the entry, `epoch` the
+    epoch of the producer, `digest` the xxh3_64 of the body. For MIRRORED, `at_us` is when the home committed the
+    batch.
     """
 
     kind: EntryKind

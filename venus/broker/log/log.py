@@ -53,7 +53,7 @@ class BusinessLog:
         return value
 
     def truncate(self, batch: StoreBatch, end: int) -> None:
-        """Remove every entry from `end` on. Raises ValueError below the high watermark."""
+        """Remove every entry from `end` on. Raises ValueError if `end` is not above the high watermark."""
         if end <= self.committed:
             raise ValueError(f"entry {end} is committed (high watermark {self.committed})")
         batch.delete_range(keys.RLOG, keys.log_key(self.business, end), keys.log_key(self.business, self.end))
@@ -116,7 +116,7 @@ _BATCH_BYTES = 4 << 20
 def seal_entries(store: Store) -> int:
     """Add a term and a seal to the log entries of layout 2; return how many were rewritten.
 
-    The first byte shows which entries an interrupted run has rewritten already. Raises Corruption.
+    The first byte of an entry shows whether an interrupted run has already rewritten it. Raises Corruption.
     """
     batch, rewritten = store.batch(), 0
     for key, value in store.scan(keys.RLOG, b"", b""):

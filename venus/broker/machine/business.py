@@ -72,9 +72,9 @@ class DescribedVersions:
 class Business:
     """A business (one ordered queue, a topic) in memory.
 
-    It has three states of its half messages. `proposed` is the state after the last log entry; new entries are checked
-    against it. `applying` is the state after the last applied entry. `committed` is `applying` once it is on disk;
-    other threads and peers see only this one.
+    A business has three states of its half messages. `proposed` is the state after the last log entry; new entries are
+    checked against it. `applying` is the state after the last applied entry. `committed` is the applied state that is
+    on disk, the only one that other threads and peers see.
     """
 
     number: int
@@ -148,7 +148,7 @@ class Business:
 
     @property
     def open_cut(self) -> int:
-        """The number of the incomplete cut at the queue's visible end; 0 = none. Only a mirror can have one."""
+        """The number of the incomplete cut at the queue's visible end, which only a mirror can have; 0 = none."""
         newest = self.tail.newest
         return newest.cut if newest is not None and not newest.cut_end else 0
 

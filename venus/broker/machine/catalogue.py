@@ -1,8 +1,8 @@
 """The businesses of a broker by name. A business exists from its first half message until it is forgotten (removed).
 
-A producer that has only opened a connection has a *new* business. It lives in memory while a client is connected to it,
-and leaves no trace. So a name without data is never stored. Numbers are never reused, because the remains of a
-forgotten business (a lease, a cached body) must not be taken for data of another business.
+A producer that has only opened a connection has a *new* business, which lives in memory while a client is connected to
+it and leaves no trace. A name without data is therefore never stored. Numbers are never reused, because the remains of
+a forgotten business (a lease, a cached body) must not be taken for data of another business.
 """
 
 from __future__ import annotations

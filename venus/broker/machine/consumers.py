@@ -1,10 +1,10 @@
 """Consumer positions, absence and expiry, and the trimming of the queue that follows, as pure functions.
 
-A consumer has two positions: its applied position, and its kept position, from where on it may still request changes.
-They differ while one of its tables is held. An acknowledgement of a consumer that knows only one position moves both.
+A consumer has two positions: its applied position, and its kept position, from which on it may still request changes.
+They differ while one of its tables is held. An acknowledgement that contains only one position moves both.
 
-Trimming keeps everything that a known consumer, a snapshot or the full data still needs, and `retain_bytes` below that.
-For an absent consumer, the queue is kept until the consumer is forgotten, or absent for `consumer_ttl_s`.
+Trimming keeps everything that a known consumer, a snapshot or the full data still needs, and `retain_bytes` of older
+data. For an absent consumer, the queue is kept until the consumer is forgotten, or absent for `consumer_ttl_s`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _AWAY_STORED_MAX_US = 600 * 10**6
 class ConsumerState:
     """The state of one consumer group of a business, or of one transient reader.
 
-    Every offset below `acknowledged` is applied; the queue is kept from `kept` on. `token` names the attachment, 0 if
-    there is none. `away_us` is how long no stream was attached while the broker ran.
+    Every offset below `acknowledged` is applied; the queue is kept from `kept` on. `token` identifies the attached
+    stream; 0 means that none is attached. `away_us` is how long no stream was attached while the broker ran.
     """
 
     group: str

@@ -1,8 +1,8 @@
 """The table versions whose schemas a log has, up to its end; rows of any other version cannot be read.
 
-A rollback removes every later half message with it, so a half message may rely on the descriptions of an undecided one.
-`Business.schemas` has the committed versions. Those of undecided half messages are kept together with the proposed
-state, and collected again once that state is truncated.
+A rollback also removes every later half message, so a half message may use versions that an earlier undecided one
+describes. `Business.schemas` has the committed versions. The versions of undecided half messages are kept together
+with the proposed state, and collected again once that state is truncated.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def find_contradiction(store: Store, business: Business, content: Envelope) -> c
 def _find_other_name(store: Store, business: Business, schema: change_pb2.TableSchema) -> change_pb2.TableSchema | None:
     """Return the known table if `schema` gives its id another name: within one history no table is renamed.
 
-    A database of another kind that continues the history may write the names in its own way.
+    If a database of another kind continues the history, it may spell the names differently.
     """
     known = business.tables.get(schema.table_id)
     if known is None or not known.name or (known.namespace, known.name) == (schema.namespace, schema.name):

@@ -1,12 +1,12 @@
 """The effect of a change on the full data (VENUS 3.3, table 3, corrected), without any I/O.
 
-The rule is `_RULES`: the Sequence of a change against the stored Sequence of the same record_id. Tombstones are kept,
-because without the tombstone of a deletion an older change would restore the row. Each table has a floor: rows whose
-Sequence is not above it do not exist. So TRUNCATE and the end of a sweep remove all rows of a table without touching
-them.
+A change takes effect only if its Sequence is above the stored Sequence of the same record_id; `_RULES` says what it
+writes. Tombstones are kept, because without the tombstone of a deletion an older change would restore the row. Each
+table has a floor: rows whose Sequence is not above it do not exist. So TRUNCATE and the end of a sweep, which raise the
+floor, remove all rows of a table without touching them.
 
-Sequences of a queue increase, so a section that starts above everything materialised is not compared with what is
-stored (`fold_section` with `stored=None`); any other section is compared. Both ways have the same result.
+Sequences of a queue increase, so a section that starts above everything materialised is not compared with the stored
+rows (`fold_section` with `stored=None`); any other section is compared. Both ways have the same result.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SectionEffect:
 def fold_section(section: ChangeSection, prefix: bytes, floor: int, stored: Stored | None) -> SectionEffect:
     """Return what a section writes into the full data; its rows have the keys `prefix` + record_id.
 
-    `stored` looks up values by key; None = all stored values are older, so none is looked up.
+    `stored` looks up values by key; it is None if all stored values are older and need no look-up.
     """
     if section.kind is ChangeKind.TRUNCATE:
         return SectionEffect(floor=max(floor, section.first_sequence), clear=stored is None)

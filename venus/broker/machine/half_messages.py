@@ -1,16 +1,17 @@
 """The life of half messages (VENUS 3.3, figure 4), without any I/O.
 
-A half message is on disk but invisible. Its producer decides it; if the producer is silent, the broker reviews it, that
-is, asks again. The table `_NEXT` lists the allowed pairs of stage and event. Repeating a decision is no error, because
-its answer may have been lost. The functions below check an event (`judge_arrival`, `judge_decision`) or change the
-state (`add_half`, `commit`, `roll_back`, `raise_epoch`): the commit thread appends a log entry between the check and
-the change, and a replay after a crash runs the changes alone.
+A half message is on disk but invisible. The producer decides a half message; if the producer is silent, the broker
+asks for the decision (a review). The table `_NEXT` lists the allowed pairs of stage and event. Repeating a decision is
+no error, because its answer may have been lost. The functions below check an event (`judge_arrival`, `judge_decision`)
+or change the state (`add_half`, `commit`, `roll_back`, `raise_epoch`): the commit thread appends a log entry between
+the check and the change, and a replay after a crash runs the changes alone.
 
 Every entry replaces the state of a business, and each version may be kept until its entry is applied. With tuples, n
 undecided half messages would cost n copies of up to n references; a version of `SharedSequence` takes three words.
 
-A counter that is set close to the end of its range stops the business, because no value can follow. So each value that
-a producer, a set above or another broker sends may exceed the known value by at most a limit: `COUNTER_LIMITS`.
+A counter that is set close to the end of its range stops the business, because no value can follow. So each counter
+that a producer, an upstream set or another broker sends may exceed the known value by at most its limit in
+`COUNTER_LIMITS`.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def check_limit(where: str, counter: str, value: int, known: int) -> None:
 
 
 class SharedSequence(Sequence[T]):
-    """An immutable sequence whose versions share one list. Equal to any sequence with the same elements."""
+    """An immutable sequence whose versions share one list; equal to any sequence with the same elements."""
 
     __slots__ = ("_items", "_start", "_stop")
 
@@ -349,7 +350,7 @@ def recorded_answer(state: HalfState, batch_no: int, digest: int, verdict: Verdi
 def check_producer(state: HalfState, source_last_batch: int) -> None:
     """Raise Diverged if the source has committed more than this broker ever received (rule 6).
 
-    After an unclean election this is expected: the broker asks the producer what is missing.
+    After an unclean election batches may be missing, so the broker asks the producer which ones instead of raising.
     """
     if source_last_batch > state.end_batch and not has_unmeasured(state.losses):
         raise Diverged(
@@ -368,8 +369,8 @@ def check_epoch(state: HalfState, source_epoch: int) -> None:
 def next_epoch(state: HalfState, source_epoch: int, at_us: int) -> int:
     """Return the epoch of a new producer: above every earlier epoch, and above the time in milliseconds.
 
-    So a home restored from a backup, or a business that was forgotten and created again, continues in an epoch that its
-    lost history never had. A consumer that applied a part of that history is then found to have diverged.
+    So a home restored from a backup, or a business that was forgotten and created again, continues in an epoch that
+    its lost history never had. A consumer that applied a part of the lost history is therefore detected as diverged.
     """
     return max(state.epoch, source_epoch, at_us // 1000) + 1
 

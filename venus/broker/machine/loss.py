@@ -1,12 +1,13 @@
 """What unclean elections and promotions may have lost of one business, and when a loss is closed. Pure.
 
-VENUS 3.1, `availability`; Minos: the home is gone, and another core set becomes the home. A leader that may lack
-acknowledged data records that with the entry that begins its term; a promoted set records it with the entry that makes
-it the home. The producer then reports what the source has committed. The part that the log lacks is the loss window.
-Its offsets are skipped, so that none is assigned twice. Its rows are in the source, and a repair ships them again.
+The option `availability` allows unclean elections (VENUS 3.1); a promotion makes another core set the home (Minos). A
+leader that may lack acknowledged data records this in the entry that begins its term; a promoted set records it in the
+entry that makes it the home. The producer then reports what the source has committed; the part that the log lacks is
+the loss window. Its offsets are skipped, so that none is assigned twice. Its rows are in the source, and a repair ships
+them again.
 
-`Loss` is a window in the log of the business. `LossWindow` is the window of an election in the coordinator's record,
-until it is closed.
+`Loss` is a loss window in the log of the business. `LossWindow` is the loss window of an election in the coordinator's
+record, until it is closed.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ LOSSES_MAX = 100
 class Loss:
     """The loss window of one unclean election or promotion: offsets from `first_offset` to below `end_offset`.
 
-    `end_offset` -1 = not measured yet. The loss of an election stays here; the coordinator's record says whether it is
-    closed. The loss of a promotion has a `home_term` and no term, and is closed here. `verified` are the consumer
-    groups whose targets were compared and repaired since; `given_up` = an operator has given it up.
+    `end_offset` -1 means not measured yet. The loss of an election stays in the log; the coordinator's record says
+    whether it is closed. The loss of a promotion has a `home_term` and no term, and is closed in the log. `verified`
+    are the consumer groups whose targets were compared and repaired after the loss; `given_up` means that an operator
+    has given up the loss.
     """
 
     term: int
@@ -89,7 +91,7 @@ def close_verified(
 
 
 def give_up(losses: tuple[Loss, ...], home_terms: Collection[int]) -> tuple[Loss, ...]:
-    """Drop losses of promotions for an operator. Unmeasured ones stay, hidden: the producer must still be asked."""
+    """Drop losses of promotions for an operator; hide unmeasured ones instead: the producer must still be asked."""
     return tuple(
         replace(loss, given_up=True) if loss.home_term in home_terms and loss.home_term else loss
         for loss in losses

@@ -1,8 +1,8 @@
 """The state machine of a business: what each kind of log entry changes. No other code changes a business.
 
-An entry is applied once the high watermark has reached it, and by the same steps when it is replayed after a crash. All
-effects go into one write batch together with the new `applied` index, so the store never holds half of them. Rows of a
-mirror's full data are counted here; the materialiser writes them.
+An entry is applied once the high watermark has reached it, and by the same steps when it is replayed after a crash.
+All effects of an entry go into one write batch together with the new `applied` index, so the store never holds half of
+them. The state machine only counts the rows of a mirror's full data; the materialiser writes them.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class EntryApplication:
     def _begin_epoch(self, offset: int) -> None:
         """Record the first offset of a new producer epoch: consumers of older epochs must have stopped there.
 
-        Not called while a loss is not measured, nor for the lost offsets: a consumer may have applied them in older
+        Do not call it while a loss is not measured, nor for lost offsets, which a consumer may have applied in older
         epochs.
         """
         business, epoch = self.business, self.pending.entry.epoch

@@ -1,7 +1,8 @@
 """The origin of a business, as its log records it: its home, and the full data of a mirror. Pure.
 
-A promotion moves the home; a business that was never moved has no record of it. The home term counts the promotions.
-Of two homes, the one with the higher term counts, and a set that follows it accepts nothing from the other.
+A promotion moves the home; a business whose home has never moved has no record of a home. The home term counts the
+promotions. Of two homes, the one with the higher home term prevails, and the sets that follow it accept nothing from
+the other home.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def decode_mirror(stored: Mapping[str, Any] | None) -> Mirror | None:
 class Home:
     """The home (primary site) of a business since a promotion: its broker set, and the known broker addresses.
 
-    `here` = this set is the home.
+    `here` is True if this set is the home.
     """
 
     set: str

@@ -2,9 +2,9 @@
 
 Epochs show whether a consumer follows another history than this queue (KIP-320). A consumer sends its offset and the
 epoch of the newest batch that it has applied. If this epoch ended before the offset, the consumer has applied changes
-that are not in the queue. It may ask about any epoch that the queue still has, and about the one before its start.
-Every batch records its epoch, so few epochs are remembered here: the newest ones, and the one before the queue's start,
-which has no batch left. queue/reader.py looks up the epochs in between.
+that are not in the queue. A consumer may ask about any epoch that the queue still has, and about the one before the
+queue's start. Every batch records its epoch, so few epochs are remembered here: the newest ones, and the one before
+the queue's start, which has no batch left. queue/reader.py looks up the epochs in between.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Encodes and decodes the records of a business in the column family `state`.
 
-The family also has table versions, consumer groups, and the predicates by which the sets above have chosen the rows.
+`state` also has table versions, consumer groups, and the predicates by which the upstream sets have chosen the rows.
 """
 
 from __future__ import annotations

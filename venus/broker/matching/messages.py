@@ -1,4 +1,4 @@
-"""Messages of the overlay on the wire. This module checks what venus/rpc/limits cannot know about them."""
+"""Messages of the overlay on the wire, and the checks of these messages that venus/rpc/limits cannot make."""
 
 from __future__ import annotations
 

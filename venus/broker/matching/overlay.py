@@ -1,6 +1,7 @@
 """A broker in the overlay: its node, its timers, and the requests of other brokers that it serves (SREM 3 and 4).
 
-A cycle of exchanges runs every `exchange_s`. Everything is in the service's event loop; matching itself is in a lane.
+A cycle of exchanges runs every `exchange_s`. Everything runs in the service's event loop, except matching, which runs
+in a lane.
 """
 
 from __future__ import annotations

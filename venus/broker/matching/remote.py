@@ -103,7 +103,7 @@ class _TableInterests:
 
 
 class SharedTable:
-    """The interests of one table, for the code that owns its subscriptions. Not for the event loop's thread."""
+    """The interests of one table, for the code that owns its subscriptions. Do not use it in the event loop."""
 
     def __init__(self, owner: RemoteMatching, name: str) -> None:
         self._owner, self._name = owner, name

@@ -1,7 +1,7 @@
 """The directory of one broker: what sets report, what is known at sets above, and the answers to clients (Minos 3.4.1).
 
-A thread reports this set and those below it to every broker of `[cluster] upstream`, and gets what they know; brokers
-of a cluster ask each other as well. A home of one broker has no thread, and only listens.
+A thread reports this set and the sets below it to every broker of `[cluster] upstream`, and gets the sets that those
+brokers know; brokers of a cluster also ask each other. A home of one broker has no thread and only answers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNREADY = frozenset({MirrorState.WAITING, MirrorState.FILLING, MirrorState.CUT_O
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPeers:
-    """The present brokers of the cluster. Without a cluster, both functions return an empty tuple."""
+    """The present brokers of the cluster. Without a cluster, `addresses` and `loads` return an empty tuple."""
 
     #: The addresses of all of its brokers.
     addresses: Callable[[], Sequence[str]] = tuple

@@ -1,6 +1,6 @@
 """Home of each business after promotions: this set, an upstream set, or a set that was unreachable.
 
-A core set that mirrors a home which is gone can become the home itself: every core set has every business (Minos).
+A core set can become the home if the home that it mirrors is gone, because every core set has every business (Minos).
 
 A promoted set monitors the home that it has replaced, and sets promoted at the same time. One home remains: the one
 with the higher home term. If two sets have the same term, the one whose name sorts first raises its term, which

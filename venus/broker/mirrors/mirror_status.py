@@ -68,7 +68,7 @@ class MirrorStatuses:
     ) -> None:
         """Add the status of each mirror. `main` is the upstream set of most businesses, `seen` the status of each set.
 
-        A status of one `business` gets nothing about the others.
+        With `business`, the status gets nothing about other businesses.
         """
         found = seen.get(main, NOTHING)
         mirrored: defaultdict[str, list[str]] = defaultdict(list)
@@ -258,7 +258,7 @@ def table_names(businesses: Iterable[broker_pb2.BusinessStatus]) -> set[str]:
 
 
 def mirror_alarms(mirror: broker_pb2.MirrorStatus) -> list[str]:
-    """Return the alarms of a mirror. An upstream that does not answer is an alarm of the whole set, raised once."""
+    """Return the alarms of a mirror. A silent upstream raises one alarm for the local set instead."""
     match mirror.state:
         case MirrorState.WAITING if mirror.reason:
             return [f"the mirror waits for set {mirror.set or 'above'}: {mirror.reason}"]

@@ -1,6 +1,6 @@
 """Place of this broker's set in the network, and everything that it pulls from upstream sets.
 
-The id of the network is drawn once at the home, sent to every mirror, and never changed there.
+The home draws the id of the network once and sends it to every mirror, where the id never changes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WAIT_S = 60.0
 
 
 class NetworkMembership:
-    """Membership of this broker in the network. A home has a place and pulls nothing. Thread-safe."""
+    """Membership of this broker in the network. A home has a position in it, but pulls nothing. Thread-safe."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class NetworkMembership:
     # -- producers ---------------------------------------------------------------------------------------------
 
     def check_producer(self, business: str) -> None:
-        """Check that producers may ship here, because this set is the home. Raises Refused, at a core set NotLeader."""
+        """Check that this set is the home, to which producers may ship. Raises Refused, or NotLeader at a core set."""
         if self._looks is None or self.succession.accepts_writes(business):
             return
         self._core.homes.refuse_consumer(business)  # a promoted set that was replaced knows the new home
@@ -349,8 +349,8 @@ def read_network_ids(core: Core) -> tuple[str, ...]:
 def home_network_ids(core: Core, cluster: str = "") -> tuple[str, ...]:
     """Return the ids of a home's network; draw one the first time.
 
-    The cluster's id is stored too: mirrors may know the home through another broker of the cluster, and a replaced home
-    mirrors one of them.
+    The cluster's id is stored too: mirrors may know the home through another broker of the cluster, and a replaced
+    home mirrors one of its former mirrors.
     """
     drawn = () if read_network_ids(core) else (uuid.uuid4().hex,)
     return save_network_ids(core, (*drawn, *([cluster] if cluster else [])))

@@ -1,7 +1,7 @@
 """Replication protocol of one mirrored business: which requests it makes, and how it handles the answers. No I/O.
 
-The mirror acknowledges what is durable here, so the upstream set keeps everything that this set lacks. An error ends
-the session, never the broker: the next session begins at the first offset that is missing here.
+The mirror acknowledges only what is durable at this set, so the upstream set keeps everything that this set lacks. An
+error ends the session, never the broker: the next session begins at the first offset that this set lacks.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class ReplicationPlan:
     def _fill_and_follow(
         self, business: Business, above: UpstreamEndpoint, splits: Sequence[broker_pb2.Split], snapshot_id: str
     ) -> requests.Calls[None]:
-        """Copy the rest of the rows, then follow the queue. A lost connection keeps the copy, wrong rows discard it."""
+        """Copy the rest, then follow. A lost connection keeps the copy; wrong rows or an expired lease discard it."""
         try:
             yield from fill_mirror(splits, self._core.mirrors, business, self.progress)
         except (errors.ProtocolError, errors.SnapshotExpired) as error:
@@ -302,7 +302,7 @@ class ReplicationPlan:
     def _check_upstream(self, above: UpstreamEndpoint, going: deque[tuple[Future[int], int]]) -> requests.Calls[None]:
         """Raise _UpstreamChanged if another upstream set was chosen, once received data is durable and acknowledged.
 
-        So the next session begins at an offset that the previous set knows too.
+        The next session then begins at an offset that the previous upstream set knows too.
         """
         if self._choice.is_current(above):
             return

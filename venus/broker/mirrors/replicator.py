@@ -1,6 +1,6 @@
 """Replicators of the mirrored businesses: each has a thread with connections, and chooses its upstream set.
 
-`replication_plan.py` has the protocol, `upstream_selection.py` the rules of the choice.
+`replication_plan.py` implements the protocol, and `upstream_selection.py` chooses the upstream set.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class Replicator:
             self._selection.record_success()
 
     def record_end(self, above: UpstreamEndpoint, error: Exception) -> bool:
-        """Record why the session ended. Return True if it was a trial of another upstream set, which failed."""
+        """Record why the session ended. Return True if the session was a failed trial of another upstream set."""
         for_good = isinstance(error, _FINAL_ERRORS) and self._selection.is_trial
         if isinstance(error, OtherRows) and not for_good and self._selection.in_use == above.set:
             self._record_other_rows(str(error))

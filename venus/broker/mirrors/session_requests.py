@@ -1,8 +1,8 @@
 """Requests that a replication session makes to the upstream set and to its own disk, one at a time.
 
-`replication_plan.py` yields these and receives the answer, or the error, at the same place: it decides and never waits.
-Its driver waits: a thread with connections (`replicator.py`), or a simulation in virtual time.
-The progress of a replicator, which status shows, is thread-safe.
+`replication_plan.py` yields these requests and receives each answer or error from the same `yield`: the plan decides
+and never waits. The driver of the plan waits: a thread with connections (`replicator.py`), or a simulation in virtual
+time. The progress of a replicator, which status shows, is thread-safe.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class CloseSnapshot:
 class OpenStream:
     """Read the queue from `offset` on; the last increment applied here is of `epoch`. Answer: address and `Opened`.
 
-    Raises Unavailable if the upstream follows an older home than that of `home_term`, Refused if it does not evaluate
-    `where`, OtherRows if its rows are not those that this mirror has.
+    Raises Unavailable if the upstream set follows a home older than `home_term`, Refused if it does not evaluate
+    `where`, OtherRows if it has other rows than this mirror.
     """
 
     offset: int

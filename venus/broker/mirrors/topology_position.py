@@ -140,9 +140,9 @@ def _contains(wide: RowFilter, narrow: RowFilter, schema: TableSchema) -> bool:
 def explain_late_cut(changed: str, cut: tuple[int, int], here: tuple[int, int], groups: Collection[str]) -> str:
     """Return why a cut of the full data is not applied yet, or an empty string.
 
-    `changed` names what the configuration has changed. `cut` and `here` are epoch and offset of the cut and of the
-    queue's end. Consumers below the cut, or in an older epoch, must start over. A consumer at the queue's end could be
-    at the cut, and would continue with rows that another predicate selected.
+    `changed` names what the configuration has changed. `cut` and `here` are the epoch and offset of the cut and of the
+    local queue's end. Consumers below the cut, or in an older epoch, must start over. A consumer at or above the cut
+    would continue with rows that another predicate selected.
     """
     end = here[1]
     if not changed or not groups or cut[1] > end or cut[0] > here[0]:
@@ -194,7 +194,7 @@ def find_absent_labels(
 ) -> list[str]:
     """Return problems of labels that name businesses or tables that the upstream set lacks.
 
-    `tables` has names with and without their namespace. With `business`, only that one is named; "" = every one.
+    `tables` has names with and without their namespace. With `business`, no other business is checked; "" = all are.
     """
     found = []
     for label in chosen:

@@ -1,7 +1,7 @@
 """Monitor of the upstream sets: polls each in a thread of its own, and groups addresses by set.
 
-`[cluster] upstream` is a list of addresses. Each broker reports the set that it belongs to; until then each address
-counts as a set. A set's position in the list is that of its first address.
+`[cluster] upstream` is a list of addresses. Each broker reports the set that it belongs to; an address without a
+report counts as a set of its own. A set's position in the list is that of its first address.
 """
 
 from __future__ import annotations
@@ -165,14 +165,14 @@ class SetMembers:
     _set_of: dict[str, str] = field(default_factory=dict)
 
     def learn(self, address: str, name: str) -> bool:
-        """Record to which set a broker belongs. Return True if that was not known."""
+        """Record to which set a broker belongs. Return True if the mapping has changed."""
         if address not in self.addresses or not name or self._set_of.get(address) == name:
             return False
         self._set_of[address] = name
         return True
 
     def learn_from(self, address: str, status: broker_pb2.BrokerStatus) -> bool:
-        """Record to which set a broker and the set's other brokers belong. Return True if any of that was not known."""
+        """Record to which set a broker and the set's other brokers belong. Return True if the mapping has changed."""
         name = status.network.set
         news = self.learn(address, name)
         for entry in status.businesses:
@@ -191,7 +191,7 @@ class SetMembers:
 
 
 class UpstreamMonitor:
-    """Pollers of all upstream sets. `looked` is called after each poll, in the thread of that set, one at a time."""
+    """Pollers of all upstream sets. `looked` is called after each poll, in the polling thread, one call at a time."""
 
     def __init__(
         self,

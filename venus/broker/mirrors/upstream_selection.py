@@ -1,8 +1,8 @@
 """Selection of the upstream set of a business: the nearest one that is fit by its status. Pure: time is an argument.
 
-If the set in use fails, the mirror moves to another one, and back to a nearer one that has been fit for a minute
-without a break (Minos 3.4.1). It also leaves a set that answers but is cut off itself, if another set is not cut off.
-`UpstreamChoice` is the part of the selection that a replicator uses.
+If the set in use fails, the mirror moves to another set; it moves back once a nearer set has been fit for a minute
+without a break (Minos 3.4.1). The mirror also leaves a set that answers but is cut off from its own upstream, if
+another set is not cut off. `UpstreamChoice` is the part of the selection that a replicator uses.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class UpstreamHealth:
 class AwayFromNearest:
     """State of a mirror that does not use the nearest set; `kind` and `why` are of that set's newest health check.
 
-    `left_s`: seconds until it moves back; None = unknown.
+    `left_s` is the number of seconds until the mirror moves back; None = unknown.
     """
 
     at: str
@@ -185,7 +185,7 @@ class UpstreamSelection:
         self._failing_since, self._back_to = None, ""
 
     def record_failure(self, now: float, why: str, *, for_good: bool) -> bool:
-        """Record that pulling from the set in use has failed. Return True if it was on trial and was left.
+        """Record that pulling from the set in use has failed. Return True if that set was on trial and was left.
 
         `for_good`: the error is final for this set.
         """
@@ -348,7 +348,7 @@ class UpstreamChoice(Protocol):
         """Record that the received data continues the local history."""
 
     def record_end(self, above: UpstreamEndpoint, error: Exception) -> bool:
-        """Record why the session ended. Return True if it was a trial of another upstream set, which failed."""
+        """Record why the session ended. Return True if the session was a failed trial of another upstream set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

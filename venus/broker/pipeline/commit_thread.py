@@ -144,8 +144,8 @@ class CommitThread:
     ) -> Future[T]:
         """Queue a command after all commands of its business or `line`; without either, after all commands.
 
-        With `first` the command overtakes all waiting ones, on none of which it depends. The future of a command with
-        `nbytes` fails with Overloaded if the command waits for too long. Without `wakes` the caller calls
+        With `first` the command overtakes all waiting ones, so it must not depend on any of them. The future of a
+        command with `nbytes` fails with Overloaded if the command waits for too long. Without `wakes` the caller calls
         `carry_out_here` next.
         """
         future: Future[T] = Future()

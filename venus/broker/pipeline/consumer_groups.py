@@ -1,9 +1,9 @@
 """Consumers attached to a business, and the trimming of what they have read. The rules are in machine/consumers.py.
 
-Consumers are kept in memory and logged by the upkeep. Each attachment has a token. Once a newer stream of a group is
-attached, messages of the older one are ignored: they neither move the group's positions nor end its attachment.
-Transient readers are known by their tokens only. So two readers of the same name are independent, and a reader with the
-name of a group does not affect the group.
+Consumers are kept in memory; the upkeep logs the positions of groups. Each attachment of a stream has a token. Once a
+newer stream of a group is attached, messages of the older one are ignored: they neither move the group's positions nor
+end its attachment. Transient readers are identified only by their tokens, so two readers of the same name are
+independent, and a reader with the name of a group does not affect the group.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ class ConsumerGroups:
     def attach(self, business: Business, group: str, offset: int, *, kept: int | None, transient: bool) -> int:
         """Attach a stream of a group that reads from `offset` on; return its token.
 
-        A new group is on disk when this returns, so the queue is kept for it after a crash too. Raises NotLeader where
-        another broker logs the positions of groups.
+        A new group is on disk when `attach` returns, so the queue is kept for it even after a crash. Raises NotLeader
+        if another broker logs the positions of groups.
         """
         token = next(self._tokens)
         wanted = ConsumerState(

@@ -1,11 +1,11 @@
 """A group of commands that share one write batch and one fsync, and the form of a command.
 
-A command only proposes: it appends entries and steps the proposed state. The proposals of a failed command are undone,
-so a command does all of its work or none.
+A command only proposes: it appends entries and updates the proposed state. The proposals of a failed command are
+undone, so a command does all of its work or none.
 
 Every replica applies the same entries by the same steps. A replica that cannot apply an entry halts; a leader ends its
-process. This only happens if the versions of the brokers differ, or because of broken memory or a bug. A replica that
-skipped the entry would diverge from the others.
+process. An entry that cannot be applied means that the brokers' versions differ, memory is broken or there is a bug. A
+replica that skipped an entry would diverge from the other replicas.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class CommandGroup:
         self.durable = mark.durable
 
     def truncate(self, business: Business, first: int) -> None:
-        """Remove the entries of a log from `first` on. They must be above the high watermark."""
+        """Remove the entries of a log from `first` on, all of which must be above the high watermark."""
         business.log.truncate(self.batch, first)
         while business.pending and business.pending[-1].index >= first:
             business.proposed = business.pending.pop().step.before
@@ -211,7 +211,7 @@ def halt_reason(index: int, error: Exception) -> str:
 
 
 def leader_end_reason(stuck: CannotApply) -> str:
-    """Return why a leader ends, and the way out. It must not advise removing what may be the only complete copy."""
+    """Return why a leader ends, and a way out that does not remove what may be the only complete copy."""
     return (
         f"{stuck.business.name}: {_describe_failure(stuck.index, stuck.error)}, and this broker leads, so it "
         "stops and another one "

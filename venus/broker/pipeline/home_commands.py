@@ -42,7 +42,7 @@ def refuse_producer(business: Business) -> None:
 def refuse_epoch(business: Business, source_epoch: int, *, insists: bool = False) -> None:
     """Refuse a source with a higher epoch than this home ever assigned: it shipped to another home. Raises NotLeader.
 
-    With `insists` the producer takes over nevertheless.
+    With `insists` the source is accepted anyway.
     """
     state = business.proposed
     was_here = bool(state.end_batch) and not loss.has_unmeasured(state.losses)
@@ -108,9 +108,9 @@ def become_home(group: CommandGroup, business: Business, home: Home, at_us: int)
 
 
 def confirm_home(group: CommandGroup, business: Business, home: Home, at_us: int) -> bool:
-    """Stay the home with a higher home term. As after a promotion, changes of the other home are missing here.
+    """Stay the home with a higher home term. Changes of the other home are missing here, as after a promotion.
 
-    Return False if this set is not the home, or its home term is as high already.
+    Return False if this set is not the home, or if its home term is already as high as that of `home`.
     """
     known = business.proposed.home
     if known is None or not known.here or home.term <= known.term:
@@ -123,7 +123,7 @@ def confirm_home(group: CommandGroup, business: Business, home: Home, at_us: int
 def record_new_home(group: CommandGroup, business: Business, home: Home, at_us: int) -> bool:
     """Record that another set has become the home; a home here steps down.
 
-    Return False if this home or a later one is known.
+    Return False if that home or one with a higher home term is already known.
     """
     if home.term <= home_term_of(business.proposed.home):
         return False
@@ -211,7 +211,7 @@ class HomeCommands:
         )
 
     def note(self, business: str, home: Home) -> Future[bool]:
-        """Record that another set has become the home; False if it was known. A home here redirects its clients."""
+        """Record that another set has become the home; False if it was known. A replaced home redirects its clients."""
         found = self._catalogue.find(business)
         done: Future[bool] = self._commits.submit(
             lambda group: record_new_home(group, found, home, self._clock_us()), business=found

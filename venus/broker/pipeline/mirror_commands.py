@@ -38,7 +38,7 @@ LEFT_OUT_MAX = limits.UINT32_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorIncrements:
-    """All increments up to `position` that this mirror needs. `sparse`: it mirrors only a part of the business."""
+    """All increments up to `position` that a mirror needs. `sparse`: the mirror has only a part of the business."""
 
     increments: Sequence[broker_pb2.Increment]
     position: int
@@ -51,7 +51,7 @@ def begin_full_data(
 ) -> None:
     """Drop the data of the business, and begin at the cut of the full data.
 
-    Raises Refused for a business of producers, unless the full data is of a home that has replaced this one.
+    Raises Refused if producers wrote the business here, unless the full data is of a home that has replaced this one.
     """
     limits.check(said, f"{business.name}: ")
     state = business.proposed
@@ -263,7 +263,7 @@ def _skip_gap(group: CommandGroup, business: Business, offset: int, sparse: bool
 
 
 def _empty_batch(business: Business, offsets: int, store: Store) -> change_pb2.BatchBody:
-    """Return a batch without changes that stands for some offsets. An open cut stays open."""
+    """Return a batch without changes that stands for some offsets and does not end an open cut."""
     state = business.proposed
     cut, ended, captured_at_us = _newest_cut(business, store)
     return change_pb2.BatchBody(
@@ -320,7 +320,7 @@ class MirrorCommands:
     def enter(self, business: str) -> Business:
         """Return the mirrored business, create it if needed, and hold it until `leave`.
 
-        A new business is empty until its full data begins. So its end says nothing about what a consumer has applied.
+        A new business is empty until its full data begins, so its end says nothing about what a consumer has applied.
         """
         found = self._catalogue.enter(business)
         found.awaits_full_data |= found.is_new
@@ -370,7 +370,7 @@ class MirrorCommands:
     ) -> Future[int]:
         """Take increments. The future's result is the next wanted offset; everything below is safe.
 
-        `follows` is the end of the increments before. If the earlier ones were not taken, these are not taken either.
+        `follows` is the end of the preceding increments; if those were not taken, `increments` are not taken either.
         """
         arrived = MirrorIncrements(increments=increments, position=position, sparse=sparse, follows=follows)
 

@@ -172,7 +172,7 @@ def operator_decide(
 ) -> broker_pb2.Decided:
     """Apply an operator's decision in place of the producer's, and fence a connected producer.
 
-    A wrong decision loses nothing: the next producer continues after what is committed then.
+    A wrong decision loses nothing: the next producer continues after the last committed batch.
     """
     found = business.proposed.find_undecided(batch_no)
     if found is None:
@@ -418,8 +418,8 @@ class Producers:
     def record_fill(self, business: str, *, is_filling: bool) -> None:
         """Record whether a producer does its first fill; only then may rows be added as files of the store.
 
-        A shared log excludes this: another broker may take a copy at any moment, and the files would put rows into it
-        that are ahead of its offset.
+        With a shared log no rows are added as files: another broker may take a copy at any moment, which would then
+        have rows ahead of its offset.
         """
         self._catalogue.find(business).is_filling = is_filling and not self._is_shared
 

@@ -169,8 +169,8 @@ def begin_term(
 def end_term(store: Store, business: Business) -> None:
     """Set the consumer groups back to their logged state. Consumers repeat newer positions to the next leader.
 
-    Otherwise a group that the next leader forgets would stay here and reappear when this broker leads again. An
-    attached group came later, in a newer term of this broker, so it stays.
+    Otherwise a group that the next leader forgets would stay here and reappear when this broker leads again. A group
+    that is attached now came in a newer term of this broker, so it stays.
     """
     business.pending = deque(replace(pending, is_new=False) for pending in business.pending)
     logged = records.load_consumers(store, business.number)

@@ -1,7 +1,7 @@
 """Periodic work of the commit thread: logging acknowledgements, expiring leases, trimming the queue.
 
-It can be delayed and repeated without harm. After a crash a consumer repeats an acknowledgement that was not logged,
-and space that was not freed is freed later.
+Upkeep can be delayed and repeated without harm. After a crash a consumer repeats an acknowledgement that was not
+logged, and space that was not freed is freed later.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMPACT_BYTES = 64 << 20
 
 
 class Upkeep:
-    """Periodic work of the commit thread. The thread calls it with each group before it writes the group."""
+    """Periodic work of the commit thread, which calls it with each group before writing the group."""
 
     def __init__(
         self,

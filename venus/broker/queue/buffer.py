@@ -2,8 +2,8 @@
 
 A body is UNSAVED while it waits for its write (counted, never evicted), SAVED once it is on disk, and DELIVERED once
 the full data has it and every attached consumer has acknowledged it. DELIVERED bodies are evicted first, the least
-recently used of them before the others. Then SAVED ones are evicted from the middle of each business: a plain LRU over
-a log would evict exactly what the lagging reader needs next, while readers at the end need the newest.
+recently used before the others. SAVED bodies are evicted next, from the middle of each business: a plain LRU would
+evict exactly what a lagging reader needs next, and readers at the end of the queue need the newest bodies.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _SavedBodies:
 
 
 class BodyBuffer:
-    """A bounded cache of batch bodies; thread-safe. A body that is not in it is read from the log."""
+    """A bounded cache of batch bodies; thread-safe. A body that is not cached is read from the log."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -129,7 +129,7 @@ class BodyBuffer:
             self._evict_middle(self._nbytes - room + self.bytes_max // 8)  # an eighth more, so that this runs rarely
 
     def _evict_middle(self, wanted: int) -> None:
-        """Evict `wanted` bytes of SAVED bodies. Each business begins after its oldest quarter, which goes last."""
+        """Evict `wanted` bytes of SAVED bodies. The oldest quarter of each business is evicted last."""
         part, owed = wanted / sum(saved.nbytes for saved in self._saved.values()), 0.0
         for business, saved in list(self._saved.items()):
             owed += part * saved.nbytes

@@ -1,8 +1,9 @@
 """Early delivery: half messages of a large cut are sent to a consumer before they are decided.
 
-A cut becomes visible only as a whole, so the time to read it at the source and the time to write it at the target would
-add up. A consumer that requests early delivery gets the half messages as soon as they are on disk, writes them in its
-open transaction, and commits on the decision. No reader may see an undecided half message; a rollback withdraws it.
+A cut becomes visible only as a whole, so the time to read it at the source and the time to write it at the target
+would add up. A consumer that requests early delivery gets the half messages as soon as they are on disk, writes them
+in its open transaction, and commits on the decision. No reader of the target sees an undecided half message; a
+rollback withdraws it.
 """
 
 from __future__ import annotations

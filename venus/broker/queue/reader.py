@@ -181,9 +181,9 @@ def _check_epoch(store: Store, business: Business, offset: int, epoch: int) -> N
 def _check_newer(business: Business, offset: int, epoch: int) -> None:
     """Raise Unavailable if a consumer reached its offset in a newer epoch than this mirror did.
 
-    Epochs never fall along the queue, so this mirror has a history that the home has left; its replicator will detect
-    that. The check is left out at a set that mirrors a part of the business, and after an election with losses: batches
-    of an epoch may be missing there.
+    Epochs never decrease along the queue, so the mirror then has a history that the home has left; its replicator will
+    detect this. A set that mirrors only a part of the business skips the check, and so does a set with losses, because
+    batches of an epoch may be missing there.
     """
     state = business.committed
     part = state.mirror is not None and state.mirror.only

@@ -1,9 +1,9 @@
 """Batches reduced to the part that a reader requests: some tables by name, and of some the rows inside a predicate.
 
-Offsets and Sequences stay as they are, and each reduced batch has its own digest. Changes of other tables are replaced
-by their number. A change outside the predicate is sent as the deletion of its key, because this broker does not know
-whether the reader has that row. A batch is sent unchanged if every change in it is wanted. The verdict depends on the
-change alone, so a repeated request gets the same bytes.
+Offsets and Sequences stay as they are, and each reduced batch has its own digest. Changes of unwanted tables are
+replaced by their count. A change outside the predicate is sent as the deletion of its key, because this broker does
+not know whether the reader has that row. A batch is sent unchanged if every change in it is wanted. Whether a change
+is wanted depends on that change alone, so a repeated request gets the same bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOTHING = frozenset({-1})
 
 @dataclass(frozen=True, slots=True)
 class WantedPart:
-    """The part of a business that a reader wants, for the current tables. Parts with equal `key` want the same."""
+    """The part of a business that a reader wants, for the current tables. Parts with equal `key` are the same."""
 
     ids: frozenset[int]  # of the tables; empty = all
     where: tuple[RowFilter, ...] = ()
@@ -203,7 +203,7 @@ def _mask_batch(made: ReducedBatch, masks: BorderMasks) -> ReducedBatch:
 
 
 class ReducedBatchCache:
-    """A cache of reduced batches; thread-safe. The newest are kept, because many sets may want the same part.
+    """A cache of reduced batches; thread-safe. It keeps the newest batches, because many sets may want the same part.
 
     If readers of a business want several parts, its newest batches are also kept in decoded form.
     """

@@ -1,9 +1,9 @@
 """Load and health that a broker publishes with its lease (Minos 3.4.2).
 
 The load is rounded, and published only when it has changed or after half a minute: each publication is a write at etcd
-that wakes all brokers. Health breaks ties inside the in-sync set and excludes no broker: an unhealthy one leads only if
-no other complete one can (venus/replication/records.py). Health is the present trouble of the disk, degraded lanes, and
-the facts of the last half hour (Tensor IV-C, venus/flow/degradation.py).
+that wakes all brokers. Health breaks ties inside the in-sync set and excludes no broker: an unhealthy one leads only
+if no other complete one can (venus/replication/records.py). Health is derived from the present trouble of the disk,
+degraded lanes, and the incidents of the last half hour (Tensor IV-C, venus/flow/degradation.py).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def find_trouble(free_bytes: int, free_bytes_min: int, syncs: SyncTimes, now: fl
 
 
 class BrokerHealth:
-    """Health of this broker. Called often, checks once a second. `trouble` is the present trouble of the disk."""
+    """Health of this broker. Checks the disk at most once a second; `trouble` is the present trouble of the disk."""
 
     def __init__(self, store: Store, space: FreeSpace, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store, self._space, self._monotonic = store, space, monotonic

@@ -1,6 +1,6 @@
 """Threads that call the coordinator: one for blocking calls, whose answers return as events, and one for the lease.
 
-The lease thread does nothing else, so that no slow call delays a refresh.
+The lease thread only refreshes the lease, so that no slow call delays a refresh.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ READ_EVERY_S = 0.05
 class LeaseThread:
     """Thread that refreshes the lease. In this thread, `on_lease` gets the deadline and `on_failure` the errors.
 
-    `on_lease` also gets the end of a lease, and its replacement by a new one: after a suspend, the clock of a machine
-    need not show that the lease has ended.
+    `on_lease` is also called when a lease ends or a new one replaces it: after a suspend, the clock of a machine need
+    not show that the lease has ended.
     """
 
     def __init__(

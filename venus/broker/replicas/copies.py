@@ -4,7 +4,7 @@ The pieces come from a checkpoint, which is consistent: log up to the applied in
 are sent without the business's number, which differs between stores. A checkpoint is kept until the replica has
 everything, or has sent no request for a while: an interrupted copy continues after its last piece.
 
-The receiver writes a mark in one batch with each piece. So the mark is right after any crash.
+The receiver writes a mark in one batch with each piece, so the mark is correct after any crash.
 """
 
 from __future__ import annotations

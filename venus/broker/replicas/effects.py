@@ -1,8 +1,8 @@
 """Execution of the replicas' effects: on the logs, over the connections, at the coordinator.
 
-The protocols `Logs`, `Transport`, `Installations` and `Coordination` are what the host of the replicas needs; the
-simulation implements its own. Every method returns at once. Results reach the host in its thread, by calls of its
-methods.
+The host of the replicas needs the protocols `Logs`, `Transport`, `Installations` and `Coordination`, which the
+simulation implements in its own way. Every method of a protocol returns at once. Results reach the host in its thread,
+as calls of the host's methods.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Gate(Protocol):
         """
 
     async def forget(self, business: str) -> bool:
-        """Remove a business from the whole cluster. False means that only this broker has it and must remove it."""
+        """Remove a business from the whole cluster. Return False if only this broker has it and must remove it."""
 
     async def close_losses(self, business: str, group: str, terms: Collection[int]) -> list[str]:
         """Record that a group's target was repaired after unclean elections; return the groups still to compare."""
@@ -216,7 +216,7 @@ class ClusterGate:
             raise write_refusal(business, standing)
 
     def _is_known(self, business: str) -> bool:
-        """Return whether the business exists, even before the cluster was read. The core refuses unknown ones."""
+        """Return whether the business exists, even before the cluster is read. The core refuses unknown names."""
         return business in self._host.records or self._core.catalogue.has_stored(business)
 
     def admit_reader(self, business: str) -> None:
@@ -260,7 +260,7 @@ class ClusterGate:
         self.admit_reader(business)
 
     async def forget(self, business: str) -> bool:
-        """Remove a business from the whole cluster. False means that only this broker has it.
+        """Remove a business from the whole cluster. Return False if only this broker has it.
 
         Raises NotLeader, Refused while producers or consumers are connected, Unavailable.
         """
@@ -305,8 +305,8 @@ class ClusterGate:
 class RecordRemoval:
     """Removes records. Used in the service's event loop; `gone` is called once a record is removed.
 
-    The coordinator may answer late. Until it answers, no producer is admitted: its changes would be acknowledged, and
-    then removed with the business.
+    The coordinator may answer late. Until the coordinator answers, no producer is admitted, because its changes would
+    be acknowledged and then removed with the business.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Host of all replicas of a broker: it passes events to them and executes their effects. One thread, no waiting.
 
-The decisions are in `venus.replication`. The host publishes a standing before the effects of the step that changed it,
-because the commit thread reads the standing when an effect wakes that thread.
+`venus.replication` makes the decisions. The host publishes a changed standing before it executes the effects of the
+same step, because the commit thread reads the standing when an effect wakes that thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Installation of a leader's copy, which replaces the business of a replica that cannot follow.
 
-The store has a mark (copies.py) from the removal of the old business to the end. While it is there, the replica neither
-gives a ballot nor leads, and nothing of the copy is served. An installation interrupted by a lost connection or the end
-of the process continues after the last stored piece, if the leader still has the copy.
+From the removal of the old business to the end, the store has a mark (copies.py): the replica neither sends a ballot
+nor leads, and nothing of the copy is served. An installation interrupted by a lost connection or the end of the process
+continues after the last stored piece, if the leader still has the copy.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class ReplicaInstaller:
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
         """Install a leader's copy; retried until it is complete, or another leader is requested.
 
-        A repeated request for the same leader joins the installation under way: a second one would replace the log
-        that the replica follows by then. Only the newest `done` is called.
+        A repeated request for the same leader joins the running installation: a second one would replace the log that
+        the replica already uses by then. Only the newest `done` is called.
         """
         with self._lock:
             self._wanted[business] = leader, done
@@ -298,7 +298,7 @@ class ReplicaInstaller:
         return Unavailable(why)
 
     def _remove(self, business: str, mark: CopyMark | None) -> Business | None:
-        """Remove the present business and return it. `mark` is that of the copy that replaces it, if any."""
+        """Remove the present business and return it. `mark` belongs to the copy that replaces it, if any."""
         catalogue, commits = self._core.catalogue, self._core.commits
         found = self._take_out(business)
         if found is not None:

@@ -1,7 +1,7 @@
 """Placement: which brokers get a replica of a business, and which of them leads it first. Pure.
 
-Replicas go to different sites first, then to brokers with room, then to those with few replicas. A broker without a
-site is a site of its own.
+Placement prefers different sites, then brokers with a lower load grade, then brokers with fewer replicas. A broker
+without a site counts as a site of its own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ClusterView:
     def choose_replicas(self, business: str, present: Collection[str], taken: Collection[str], count: int) -> list[str]:
         """Return up to `count` living brokers for replicas of a business.
 
-        `present` are its replicas that stay, `taken` the brokers that get none.
+        `present` are the brokers whose replicas stay, `taken` the brokers that get no new replica.
         """
         left = {name for name, broker in self.by_name.items() if not broker.draining} - {*present, *taken}
         rank = {name: n for n, name in enumerate(rank_brokers(business, left))}
@@ -104,7 +104,7 @@ class ReplicaPlacement:
     def joining_record(self, business: str, me: Member, term: int) -> Leadership:
         """Return the record of a business that one broker had alone; its minimum rises once more brokers are in sync.
 
-        One copy was enough before the cluster, so writes do not wait for other brokers.
+        Before the broker joined the cluster one copy was enough, so writes do not wait for other brokers at first.
         """
         first = self.new_record(business, me, ClusterView(()), term)
         if first.min_in_sync == 1:
@@ -141,7 +141,7 @@ def replace_draining(known: Leadership, view: ClusterView) -> Leadership | None:
 def replace_crowded(known: Leadership, view: ClusterView) -> Leadership | None:
     """Return the record with a new replica at a free site, for one of two at the same site; None = no change.
 
-    One replica is replaced at a time. It does not lead, and replicas that are not in sync come first.
+    Only one replica is replaced at a time, never the leader's; replicas that are not in sync come first.
     """
     stay = known.staying_replicas
     sites = Counter(view.site_of(name) for name in stay)
@@ -179,8 +179,8 @@ class Rebalancer:
 class ReplicaBalancer:
     """Automatic moves of replicas, one at a time in the cluster, to a broker with hardly any, such as a new one.
 
-    A leader moves replicas of its own businesses, and never its own replica. The new copy comes first: the replica that
-    it replaces leaves once all others are in sync (`remove_leaving`).
+    A leader moves replicas of the businesses that it leads, but never its own replica. The new replica is added first;
+    the one that it replaces leaves once all others are in sync (`remove_leaving`).
     """
 
     def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:

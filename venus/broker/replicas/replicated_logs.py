@@ -1,6 +1,7 @@
 """Logs between the commit thread and the host of the replicas: standings, positions, newest entries, and commands.
 
-Both threads share `ReplicatedLogs`. `CoreLogs` gives the host this broker's logs, as commands of the commit thread.
+Both threads share `ReplicatedLogs`. `CoreLogs` gives the host access to this broker's logs, through commands of the
+commit thread.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class Replication:
 
 
 def prepare_standalone(core: Core) -> None:
-    """Prepare a store for serving without a cluster. Blocks. Raises Refused if it belongs to one."""
+    """Prepare a store for serving without a cluster. Blocks. Raises Refused if the store belongs to a cluster."""
     known = read_identity(core)
     if (core.data_dir / CLUSTER_FILE).exists() or (known is not None and known.cluster):
         raise Refused(

@@ -1,16 +1,17 @@
 """Identity of a store: which member of which cluster it is. A broker with another store is another member.
 
-A data directory that is restored from a backup, or copied, contains its own witness (venus/broker/store/witness.py), so
-it cannot detect that it is older. The cluster would still treat it as the member that has everything, and it could lead
-without what was acknowledged since. So each broker stores the sequence number of its newest durable write at the
-coordinator every few seconds. A store that returns with a lower one becomes a new member: it follows, and counts once
-it has caught up. The data directory also has the id of its cluster, written once, so that a broker never joins another
-cluster with its data.
+A data directory that is restored from a backup, or copied, contains its own witness (venus/broker/store/witness.py),
+so it cannot detect that it is older. The cluster would still treat the restored store as the member that has
+everything, and that member could lead without what was acknowledged since the backup. So each broker stores the
+sequence number of its newest durable write at the coordinator every few seconds. A store that returns with a lower
+number becomes a new member, which follows and counts only once it has caught up. The data directory also has the id of
+its cluster, written once, so that a broker never joins another cluster with its data.
 
-A cluster is dissolved for one broker, which continues alone, only with replicas that are known to be complete. First
-the records exclude every other leader, then the store leaves the cluster, then the records are removed. So an
-interrupted command can be repeated, and at no moment can two brokers accept writes. The broker continues in a new
-term, so that entries on another broker's disk are never mistaken for the same history.
+A cluster is dissolved in favour of one broker, which continues alone and must have replicas that are known to be
+complete. First the records exclude every other leader, then the store leaves the cluster, then the records are
+removed. In this order, an interrupted command can be repeated, and two brokers can never accept writes at the same
+time. The broker continues in a new term, so that entries on another broker's disk are never mistaken for the same
+history.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class StoreIdentity:
     """Identity of a store. `store` is drawn once; `cluster` is the id of its cluster, empty = none.
 
     `terms`, for a store that left a cluster, has the term in which each business continues alone. A new term
-    distinguishes its entries from those that other brokers may still have under the same index.
+    distinguishes entries of the business from those that other brokers may still have under the same index.
     """
 
     store: str
@@ -135,11 +136,11 @@ def write_identity(core: Core, identity: StoreIdentity | None) -> None:
 def enroll_store(
     core: Core, coordinator: Coordinator, cluster: str, broker: str, wanted: ReplicaPlacement
 ) -> tuple[Member, set[str]]:
-    """Make a store a member of a cluster and create records of its businesses. Return the member and these businesses.
+    """Make a store a member of a cluster and record its businesses. Return the member and the newly recorded ones.
 
     A store that was set back to an older state becomes a new member.
 
-    Raises Refused if the cluster has a business of the same name with another history; Unavailable.
+    Raises Unavailable, or Refused if the cluster has a business of the same name with another history.
     """
     known = read_identity(core)
     if known is not None and known.cluster not in ("", cluster):
@@ -235,7 +236,7 @@ class DissolveResult:
 
 
 def dissolve(data_dir: Path, broker: str, coordinator: Coordinator | None) -> DissolveResult:
-    """Take a store out of its cluster; no broker may run on it. Without `coordinator`, data that it lacks is lost.
+    """Take a store that no broker uses out of its cluster. Without `coordinator`, data that the store lacks is lost.
 
     Raises ConfigError, Refused, Unavailable; the store is unchanged then.
     """

@@ -1,8 +1,8 @@
 """Access control: checks the identity of a peer against venus.security.roles, counts refusals, writes the audit log.
 
-Without TLS every client that can connect may do everything. Operators' commands are still recorded. The interceptor of
-the gRPC port checks every call of every service. It checks a stream twice: when it begins, and when its first frame
-names the business and group. With TLS, a method that venus.security.roles does not list is refused.
+Without TLS every client that can connect may do everything, but operators' commands are still recorded. The interceptor
+of the gRPC port checks every call of every service, and a stream twice: when it begins, and when its first frame names
+the business and group. With TLS, a method that venus.security.roles does not list is refused.
 """
 
 from __future__ import annotations

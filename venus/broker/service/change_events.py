@@ -1,8 +1,8 @@
 """GET /v1/changes: a subscription by content as server-sent events, for browsers and for any HTTP client.
 
-A request is a client in this process: the same stream as over gRPC, with credit for what the connection has taken. The
-last event of a transaction has the position as its id, so a browser that reconnects by itself resumes there. If the
-queue does not reach back that far, all rows come again, after the event `truncate`.
+A request is served as a client in this process, by the same stream as over gRPC, with credit for what the connection
+has taken. The last event of a transaction has the position as its id, so a browser that reconnects by itself resumes
+there. If the queue does not reach back that far, all rows come again, after the event `truncate`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _HttpListener:
         return self._incoming.popleft()
 
     async def write(self, frame: broker_pb2.ChangesFrame) -> None:
-        """Queue a frame for the connection; wait while the queue is full. The HTTP server limits that wait."""
+        """Queue a frame for the connection; while the queue is full, wait as long as the HTTP server allows."""
         await self.frames.put(frame)
 
     def return_credit(self, frame: broker_pb2.ChangesFrame) -> None:
@@ -165,7 +165,7 @@ class ChangeEvents:
         return StreamingResponse(all_events(), media_type="text/event-stream", headers=_HEADERS)
 
     async def _events(self, request: Request, wanted: WantedEvents) -> AsyncGenerator[str, None]:
-        """Yield the text of events, the first once the subscription has begun. Raises the error that refuses it."""
+        """Yield events as text once the subscription has begun. Raises the error that refuses the subscription."""
         where = f"{request.client.host}:{request.client.port}" if request.client else "unknown"
         try:
             try:

@@ -1,9 +1,9 @@
 """One consumer's stream: increments from an offset on, after the full data if the consumer asks for it.
 
-A consumer grants credit in bytes. The stream reads only what it may send, so a stopped consumer holds one frame at
-most. A commit wakes the subscribers of its business; one frame carries everything that was committed since the last
-one. If the only subscriber is in this process and has everything before the commit, the committing thread sends it
-itself (`send_at_once`).
+A consumer grants credit in bytes. The stream reads only what it may send, so a stopped consumer costs the memory of one
+frame at most. A commit wakes the subscribers of its business; one frame carries everything that was committed since the
+last one. If the only subscriber is in this process and has everything before the commit, the committing thread sends
+the frame itself (`send_at_once`).
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class ConsumerStream:
     async def _watch_replicas(self, replicas: ReplicaWatch) -> None:
         """End the stream with NotLeader once the consumer should choose another replica.
 
-        The error names this broker: an Unavailable would make the client leave a broker, or even a set, that serves.
+        The error names this broker: after Unavailable the client would leave a broker, or even a set, that works.
         """
         while self._error is None:
             await asyncio.sleep(WATCH_REPLICAS_S)
@@ -408,7 +408,7 @@ class ConsumerStream:
     def _on_frame(self, frame: broker_pb2.ConsumerFrame) -> None:
         """Record a consumer's acknowledgement and report in memory; the upkeep logs them later.
 
-        Ignore them once a newer stream of the group is attached.
+        Ignore the frame once a newer stream of the group is attached.
         """
         kept = frame.kept if frame.HasField("kept") else None
         reports = frame.HasField("unaccounted_rows") or frame.HasField("report")

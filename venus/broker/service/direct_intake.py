@@ -1,11 +1,11 @@
 """Small half messages and COMMITs of a client in this process, without the event loop (VENUS 3.3, figure 4).
 
-The work of a small transaction costs less than the threads that wake each other for it. So the client's thread hands a
-small half message, and the COMMIT of what is on disk, to the core itself. It also writes the half message if the commit
-thread rests (`carry_out`), because it would wait for the write anyway. After a COMMIT it reads the next cut. The thread
-that wrote gives the client its answer; the event loop records the answer when another call wakes the loop. Everything
-unusual goes through frames (producer_stream.py): a limit or a degraded lane, a damaged body, a missing answer, a
-refusal.
+For a small transaction, waking other threads costs more than the work itself. So the client's thread hands a small
+half message, and the COMMIT of half messages that are on disk, directly to the core. The client's thread also writes
+the half message if the commit thread rests (`carry_out`), because it would wait for the write anyway; after a COMMIT
+it reads the next cut. The writing thread answers the client; the event loop records the answer when another call wakes
+the loop. All unusual cases go through frames (producer_stream.py): a limit or a degraded lane, a damaged body, a
+missing answer, a refusal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ServedProducer(Protocol):
         ...
 
     def begin_flight(self, newest: int = 0) -> int:
-        """Count a command that the core was given; return its number. `newest`: the newest half message in it."""
+        """Count a command for the core; return its number. `newest` is the command's newest half message."""
         ...
 
     def on_settled(self, done: Future[Any], number: int, settle: Settle) -> None:
@@ -54,7 +54,7 @@ class ServedProducer(Protocol):
         ...
 
     def on_halves_done(self, done: Future[HalvesResult], number: int, *, first: int, is_put: bool) -> None:
-        """Process the result for half messages from `first` on. `is_put`: the client has their acknowledgement."""
+        """Process the result for half messages from `first` on. `is_put`: the client has the acknowledgement."""
         ...
 
     def on_decision_done(self, done: Future[broker_pb2.Decided], number: int, *, is_put: bool) -> None:
@@ -79,7 +79,7 @@ class DirectIntake:
             self._is_closed = True
 
     def take_half(self, half: broker_pb2.Half) -> bool:
-        """Hand a half message to the core; all earlier ones are on disk. Return False if a frame must carry it."""
+        """Hand a half message to the core; all earlier ones are on disk. Return False if it needs a frame instead."""
         stream, body, asked_at = self._stream, half.body, self._traffic.monotonic()
         if digest(body) != half.digest or not self._traffic.takes_at_once(len(body)):
             return False
@@ -94,7 +94,7 @@ class DirectIntake:
         return self._try_hand_over(hand_over, half.batch_no, _acknowledgement, settle, note)
 
     def take_commit(self, decision: broker_pb2.Decision) -> bool:
-        """Hand a COMMIT of half messages that are on disk to the core. Return False if a frame must carry it."""
+        """Hand a COMMIT of half messages that are on disk to the core. Return False if the COMMIT needs a frame."""
         stream = self._stream
 
         def hand_over() -> Future[broker_pb2.Decided]:
@@ -108,7 +108,7 @@ class DirectIntake:
     def carry_out(self) -> None:
         """Write the half message that was handed over, or let the commit thread do so.
 
-        The caller does not hold the client's lock. This works for an ended stream too, because the core has the
+        The caller must not hold the client's lock. This works for an ended stream too, because the core has the
         command.
         """
         self._core.producers.carry_out_here()
@@ -124,7 +124,7 @@ class DirectIntake:
         """Hand a command to the core, which answers the client; the event loop records the result later.
 
         Return False if the stream has ended or the core refuses the command. The lock keeps the stream from ending
-        meanwhile: an ended stream has released the business.
+        during the hand-over, because an ended stream has released the business.
         """
         stream, numbers, is_locked = self._stream, list[int](), [threading.get_ident()]
         with self._lock:

@@ -37,7 +37,7 @@ FRESH_S = 1.0
 
 
 class HealthCache:
-    """Cache of the newest health check. A probe does not wait for a long turn of the loop while the result is fresh."""
+    """Cache of the newest health check. While the result is fresh, a probe need not wait for a new check."""
 
     def __init__(
         self, look: Callable[[], Awaitable[HealthResult]], monotonic: Callable[[], float] = time.monotonic

@@ -1,8 +1,9 @@
 """Limits of the HTTP server: the number of connections, and the time for a request, an answer and a handshake.
 
 uvicorn has no time-out for a request that never ends, and no limit of connections. A few hundred idle connections
-would hold the descriptors that gRPC and the store need. TLS handshakes are limited too; the loop limits their time
-(venus/rpc/event_loop.py). uvicorn also wakes ten times a second to update the Date header; here each request sets it.
+would use up the file descriptors that gRPC and the store need. The number of TLS handshakes is limited too; the event
+loop limits their time (venus/rpc/event_loop.py). uvicorn also wakes ten times a second to update the Date header; here
+each request sets the header.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class GuardedListener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection. asyncio accepts all waiting connections in one turn of its loop.
 
-        The loop closes the displaced connections in its next turn. Until then new ones wait in the kernel.
+        The loop closes the displaced connections in its next turn; until then, new connections wait in the kernel.
         """
         self._ending = [one for one in self._ending if one.fileno() >= 0]
         if len(self._ending) >= HANDSHAKES_MAX:

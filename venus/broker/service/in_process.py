@@ -1,7 +1,7 @@
 """The broker's end of streams of clients in the same process (venus/rpc/in_process.py).
 
-A stream is one task in the service's event loop, which runs the same handler as a gRPC call. Its context takes frames
-from the client and puts frames into it. Checks of a peer's identity do not apply; those of frames and bodies do.
+A stream is one task in the service's event loop, which runs the same handler as a gRPC call. Its context passes frames
+from and to the client. Frames and bodies are checked, but not the identity of a peer.
 """
 
 from __future__ import annotations

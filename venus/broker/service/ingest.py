@@ -1,9 +1,9 @@
 """The Ingest service: admits one producer at a time for each business (VENUS 3.2, 3.3).
 
-A producer is live as long as its stream. A killed process loses its stream at once; a frozen or unreachable machine
-stops answering keepalive and loses it after the keepalive timeout. A new producer waits at most that long: until the
-stream ends, or until it is refused because the current producer has sent something. A working producer does that with
-every heartbeat. Only the broker's monotonic clock decides.
+A producer is live as long as its stream lasts. A killed process loses its stream at once; a frozen or unreachable
+machine stops answering keepalive and loses it after the keepalive timeout. A new producer waits for about the
+keepalive timeout at most: until the old stream ends, or until it is refused because the current producer has sent
+something, which a working producer does with every heartbeat. Only the broker's monotonic clock measures these times.
 
 `ask_for_reviews` sends reviews of undecided half messages on the live stream of the current epoch. Only delivered
 reviews count; without a producer no review is sent and no half message is discarded.
@@ -159,7 +159,7 @@ class IngestService(broker_pb2_grpc.IngestServicer):
         return stream
 
     def _enter(self, stream: ProducerStream) -> None:
-        """Register a stream as the live producer; end an older one. Raises Fenced if a newer one is there."""
+        """Register a stream as the live producer; end an older one. Raises Fenced if a newer one is live."""
         older = self.live.get(stream.business)
         if older is not None and older.epoch > stream.epoch:
             raise Fenced(f"a newer producer of {stream.business} has taken over")

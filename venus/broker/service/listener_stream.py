@@ -1,9 +1,9 @@
 """One client's stream of subscriptions by content (SREM 2): rows, then a replay of the queue, then live changes.
 
-A subscription begins with the full data, at a position, or now. It is registered for live matching first. Then it reads
-the queue up to the first live batch, so no change is missed or comes twice. Live changes wait in the stream up to
-`LIVE_BYTES_MAX`. A client that reads slowly loses them and reads the queue again from its position, at its own pace.
-A client that reads nothing for `listener_s` is cut off; the error has its position.
+A subscription begins with the full data, at a position, or now. The stream registers a subscription for live matching,
+then reads the queue up to the first live batch, so no change is missed or comes twice. Live changes wait in the stream
+up to `LIVE_BYTES_MAX`. A slow client loses waiting live changes and reads the queue again from its position, at its
+own pace. A client that reads nothing for `listener_s` is disconnected; the error contains its position.
 """
 
 from __future__ import annotations
@@ -379,7 +379,7 @@ class ListenerStream:
                 frame.tables.append(schema)
 
     async def _send(self, frame: broker_pb2.ChangesFrame) -> None:
-        """Send a frame once the client has room for it. Raises Unavailable if it reads nothing for too long."""
+        """Send a frame once the client has room. Raises Unavailable if the client reads nothing for too long."""
         price = frame_cost(frame)
         while not (self._credit.allows(price) and (price <= self.window.room or not self.window.outstanding)):
             self._wake.clear()

@@ -80,7 +80,7 @@ class Beginnings:
         self.starting.discard(number)
 
     def take_together(self) -> list[Beginning]:
-        """Return the next subscriptions that can read the queue together. They count as begun from now on."""
+        """Return the next subscriptions that can read the queue together, and count them as begun."""
         found: list[Beginning] = []
         for one in self._waiting.values():
             if found and one.together != found[0].together:

@@ -2,7 +2,7 @@
 
 A stream is a connection and a task in the service's event loop, which runs the same handler as a gRPC call. Only
 processes of the broker's own user are served, and only by a broker without TLS, whose clients may do everything.
-Invalid data ends its connection.
+Invalid data ends the connection.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class LocalContext(asyncio.Protocol):
         return min(silence_s / 2, timeout_s / 2, max(CHECK_S_MIN, due - now))
 
     def _check(self) -> None:
-        """Disconnect a client that opens no stream or answers no ping. Send it a sign of life while reading is paused.
+        """Disconnect a client that opens no stream or answers no ping. Send a sign of life while reading is paused.
 
         Silence alone is no reason to cut a client: the broker itself may not have run or read for that long.
         """

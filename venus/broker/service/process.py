@@ -1,7 +1,7 @@
 """One broker process: the core's threads, and one event loop with gRPC and HTTP.
 
-A storage error ends the process at once. It ends no stream cleanly, because no answer of this
-process would be certain. A supervisor starts it again, and recovery from the log restores the true state.
+A storage error ends the process at once. The process ends no stream cleanly, because none of its answers would be
+certain. A supervisor restarts the process, and recovery from the log restores the true state.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def build_directory(
 def build_network(
     settings: Settings, core: Core, replication: Replication | None, loop: asyncio.AbstractEventLoop
 ) -> NetworkMembership:
-    """Return the network of this broker's set. In a cluster the leader of each business pulls."""
+    """Return the network of this broker's set. In a cluster, the leader of a business pulls it from upstream."""
 
     def may_pull(business: str) -> None:
         """Wait until this broker leads the business. Raises NotLeader, Unavailable."""
@@ -325,7 +325,7 @@ def announcer(data_dir: Path) -> Callable[[Addresses], None]:
 
 
 def prepare_process() -> None:
-    """Set the process-wide options that a broker needs. Call it before any of its threads starts."""
+    """Set the process-wide options that a broker needs. Call it before any broker thread starts."""
     raise_descriptor_limit()  # connections must not use up the store's descriptors
     share_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -423,7 +423,7 @@ def start_in_thread(
 ) -> RunningBroker:
     """Start a broker in a thread. With `listen = "127.0.0.1:0"` it uses a free port, which `address` names.
 
-    With `in_process` producers and consumers of this process use it without a connection.
+    With `in_process`, producers and consumers of this process use the broker without a connection.
     """
     own = keepalive or Keepalive()
     return RunningBroker(settings, own, on_fatal, in_process=in_process).start()

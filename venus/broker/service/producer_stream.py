@@ -68,9 +68,9 @@ class ProducerOutbox:
         self.wake.set()
 
     def add_decision(self, answer: broker_pb2.Decided, *, can_wait: bool = False) -> None:
-        """Answer a decision. The answer to a COMMIT replaces that to the COMMIT before it.
+        """Answer a decision. The answer to a COMMIT replaces the answer to the previous COMMIT.
 
-        An answer that `can_wait` is sent with the next frame. With few changes that saves every second frame.
+        An answer that `can_wait` is sent with the next frame, which saves every second frame when changes are few.
         """
         last = self._decided[-1] if self._decided else None
         if last is not None and last.verdict == answer.verdict == broker_pb2.COMMIT:
@@ -373,7 +373,7 @@ class ProducerStream:
         self._service.bridge.call_when_done(future, lambda done: self.on_settled(done, number, settle))
 
     def begin_flight(self, newest: int = 0) -> int:
-        """Count a command that the core was given; return its number. `newest`: the newest half message in it."""
+        """Count a command for the core; return its number. `newest` is the command's newest half message."""
         self._in_flight += 1
         return self._intake.record_submission(newest)
 
@@ -400,7 +400,7 @@ class ProducerStream:
         self.on_halves_done(done, number, first=first)
 
     def on_halves_done(self, done: Future[HalvesResult], number: int, *, first: int, is_put: bool = False) -> None:
-        """Process the result for half messages from `first` on. `is_put`: the client has their acknowledgement."""
+        """Process the result for half messages from `first` on. `is_put`: the client has the acknowledgement."""
         try:
             result = done.result()
         except (StoreFull, Overloaded):

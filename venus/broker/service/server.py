@@ -119,7 +119,7 @@ class GrpcServer:
     async def start_local(self, own: str, port: int) -> None:
         """Serve streams of this machine, if there is no TLS and its clients connect to the broker's own port.
 
-        They are served before the broker reports that it serves. So no client stays with gRPC by chance.
+        Local streams are served before the broker reports that it serves, so that no client stays with gRPC by chance.
         """
         if self._access.files is None and is_loopback_address(own) and int(own.rpartition(":")[2]) == port:
             await self.local.start(own)

@@ -103,7 +103,7 @@ class AdapterReports:
         return found
 
     def reported_tables(self) -> dict[str, set[int]]:
-        """Return the tables that reports name, by business. Reports name the tables that do not simply follow."""
+        """Return the tables that reports name, by business. Reports name only tables that do not follow normally."""
         found: dict[str, set[int]] = {}
         for (business, _), reported in list(self._reported.items()):
             found.setdefault(business, set()).update(table.table_id for table in reported.report.tables)
@@ -168,7 +168,7 @@ class ServiceStatus:
         return self.status(tables=TableSelection(most=0))
 
     def status(self, business: str = "", tables: TableSelection | None = None) -> broker_pb2.BrokerStatus:
-        """Return the core's status with the service's part. It reads the store, so it must not run in the loop.
+        """Return the core's status with the service's part. Reads the store, so it must not run in the event loop.
 
         A client that asks for one business may have no role for the others, so their alarms are left out.
         """

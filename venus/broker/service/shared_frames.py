@@ -195,7 +195,7 @@ class SharedFrames:
     async def take(
         self, business: Business, wanted: FrameKey, read: Callable[[], ReadResult], *, from_memory: bool
     ) -> SharedFrame:
-        """Return a frame: kept, already being read, or read now. With `from_memory` no thread is used."""
+        """Return a frame: kept, already being read, or read now. `from_memory` reads it in the event loop."""
         found = self._kept.get(wanted)
         if found is not None and found[0] is business:
             self._kept.move_to_end(wanted)

@@ -1,6 +1,6 @@
 """Reads of a stream of subscriptions, and the part of the queue that is kept for them (SREM 2).
 
-The stream reads tables by name, the rows of the full data, and the queue again.
+A stream of subscriptions looks up tables by name, reads rows of the full data, and reads the queue again.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class SubscriptionReader:
 class KeptQueue:
     """Retention of the queue for a stream, by its group or a transient reader, and by a pin for new subscriptions.
 
-    A new group is a reader until its first acknowledgement. Before that it has no position that it could resume at.
+    A new group counts as a transient reader until its first acknowledgement: it has no position to resume at yet.
     """
 
     def __init__(self, core: Core, bridge: LoopBridge, business: str, group: str, *, transient: bool) -> None:

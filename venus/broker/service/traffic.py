@@ -62,7 +62,7 @@ def build_admission(settings: BrokerSettings) -> Admission:
 
 
 def build_watermarks(settings: BrokerSettings) -> tuple[Watermark, ...]:
-    """Return the thresholds that degrade lanes. Free space is low from twice the limit that refuses writes."""
+    """Return the thresholds that degrade lanes. Free space is low below twice the limit that refuses writes."""
     wanted = settings.degrade
 
     def watermark(resource: str, high: float, unit: str, way_out: str, **more: Any) -> Watermark:
@@ -163,7 +163,7 @@ class Traffic:
     # -- half messages -------------------------------------------------------------------------------------------
 
     def admit_halves(self, business: str, producer: str, halves: Sequence[ShippedHalf]) -> AdmissionVerdict:
-        """Decide whether half messages are taken. The caller then counts them with `unsaved.receive`."""
+        """Decide whether half messages are taken. The caller then counts them with `unsaved.count_received`."""
         admission = self.admission
         nbytes = sum(len(half.body) for half in halves)
         unsaved = admission.unsaved
@@ -181,7 +181,7 @@ class Traffic:
     def takes_at_once(self, nbytes: int) -> bool:
         """Return whether a small half message needs neither a slot nor a pause now. Works in any thread.
 
-        It is not counted as unsaved: each client in this process has at most one such half message.
+        A half message taken at once is not counted as unsaved: each client in this process has at most one.
         """
         admission = self.admission
         return (

@@ -3,8 +3,8 @@
 `Intake` is the state machine of one stream: it takes half messages in order, or asks for some again.
 
 Businesses share memory (`MemoryShares`); pieces queue for the disk (`WriteQueue`, flow/write_queue.py). A frame that
-waits for its slot already uses memory. So while waiting frames fill the allowed memory, streams of large frames are not
-read. Used in the event loop.
+waits for its slot already uses memory, so streams of large frames are not read while waiting frames fill the allowed
+memory. Used in the event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Intake:
         self._void_through = 0  # submissions up to here came before the newest request to send again
 
     def can_take(self, batch_no: int) -> bool:
-        """Return whether the stream takes a half message now. One above the expected number will be sent again."""
+        """Return whether the stream takes a half message now. A later one than expected will be sent again."""
         return self.expected is None or batch_no <= self.expected
 
     def record_arrival(self, batch_no: int) -> None:

@@ -1,11 +1,11 @@
-"""Checksums over the full data. They detect lost rows without any cost for writers.
+"""Checksums over the full data, which detect lost rows without any cost for writers.
 
 Writing replaces a row without reading the old one, so a checksum cannot be kept current during writes. But a Sequence
-names one version of one row for ever. A row that one pass of the scrub found in a segment (a range of keys) is still
-there in the next pass, or was replaced by a row newer than the first pass. So a segment's record has the number of rows
-up to a Sequence, and the sum of their mixed Sequences. A segment without writes since then must have exactly these
-rows; in any other segment, each missing row must have a newer one in its place. The scavenger subtracts the rows that
-it removes from the checksums in the same write.
+always identifies the same version of the same row. A row that one pass of the scrub found in a segment (a range of
+keys) is still there in the next pass, or was replaced by a row newer than the first pass. So a segment's record has
+the number of rows up to a Sequence, and the sum of hashes of their Sequences. A segment without later writes must have
+exactly the recorded rows; in any other segment, a newer row must have replaced each missing row. The scavenger
+subtracts the rows that it removes from the checksums in the same write.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Segment:
     """Checksum of a segment (a key range of a table): its rows with a Sequence up to `as_of`, tombstones included.
 
     The segment ends before the record_id `stop`, or at the end of the table (None). `replaced_max` counts newer rows
-    that were removed permanently; each may have replaced one of these rows before.
+    that were removed permanently; each may have replaced a row of the segment before.
     """
 
     as_of: int

@@ -31,8 +31,8 @@ from venus.model import ChangeKind, Verdict
 def check_batch(store: Store, business: Business, place: QueuedBatch, body: bytes, *, rows_max: int = 0) -> int:
     """Check that the full data has the rows of a batch, or newer ones; return how many rows were checked.
 
-    The batch lies below the full data's offset. Of a large batch `rows_max` rows are checked, evenly spread; 0 means
-    all of them. Raises Corruption.
+    The batch must lie below the full data's offset. In a large batch only `rows_max` evenly spread rows are checked; 0
+    means all rows. Raises Corruption.
     """
     if xxhash.xxh3_64_intdigest(body) != place.digest:
         raise damage_error(store.path, f"batch {place.batch_no} of {business.name} does not hash to its digest")
@@ -171,7 +171,7 @@ def _check_halves(store: Store, business: Business) -> None:
 def _undecided_halves(store: Store, business: Business) -> list[tuple[int, int]]:
     """Return batch number and log index of each half message that the log has and does not decide.
 
-    All of them come after the newest batch of the queue.
+    Undecided half messages come after the newest batch of the queue.
     """
     prefix = keys.queue_key(business.number, 0)[:4]
     newest = store.find_before(keys.QUEUE, keys.after_prefix(prefix))
@@ -210,7 +210,7 @@ def _check_queue(store: Store, business: Business) -> None:
 
 
 def _check_run(bases: Offsets, found: npt.NDArray[np.void], at: int, after: int | None) -> int:
-    """Check a run of queue records for gaps; it begins at offset `at` and byte `after`. Return its end in bytes."""
+    """Check a run of queue records for gaps, from offset `at` and byte `after` on. Return the run's end in bytes."""
     ends = bases + found["count"].astype(np.int64)
     _require(int(bases[0]) == at, f"the queue has a gap at offset {at}")
     _require(bool((bases[1:] == ends[:-1]).all()), f"the queue has a gap behind offset {at}")
@@ -243,7 +243,7 @@ def walk_runs(
 
 
 def walk_batches(store: Store, business: Business, offset: int, stop: int) -> Iterator[QueuedBatch]:
-    """Yield the batches of a queue between two offsets. No iterator of the store stays open meanwhile."""
+    """Yield the batches of a queue between two offsets. No iterator of the store stays open between batches."""
     for bases, _, values in walk_runs(store, business, offset, stop):
         yield from map(queue_index.decode, bases.tolist(), values)
 

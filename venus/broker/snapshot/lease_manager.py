@@ -111,7 +111,7 @@ class LeaseTable:
             return pin, last
 
     def expired_snapshots(self, now_us: int) -> list[str]:
-        """Return the ids of snapshots whose leases are over. Each is returned once; the caller ends it."""
+        """Return the ids of snapshots whose leases are over, each id once; the caller ends the leases."""
         found = []
         with self._lock:
             while self._ends and self._ends[0][0] <= now_us:
@@ -339,7 +339,7 @@ class LeaseManager:
         return pin
 
     def expired_snapshots(self) -> list[str]:
-        """Return the ids of snapshots whose leases are over. Each is returned once; the caller ends it."""
+        """Return the ids of snapshots whose leases are over, each id once; the caller ends the leases."""
         return self._leases.expired_snapshots(self.clock_us())
 
     def end(self, snapshot_id: str) -> str:

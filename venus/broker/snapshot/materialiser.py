@@ -1,7 +1,7 @@
 """The materialiser builds the full data: committed batches become rows, one per record_id (VENUS 3.3, table 3).
 
-It runs in its own thread, off the acknowledgement path, in steps of bounded size (step.py). It also makes checkpoints,
-between two steps at the end of a cut, so that a snapshot shows whole transactions of the source. A checkpoint is made
+It runs in its own thread, off the acknowledgement path, in steps of bounded size (step.py). Between two steps at the
+end of a cut it also makes checkpoints, so that a snapshot shows whole transactions of the source. A checkpoint is made
 within a cut only if the cut's end does not come within CUT_END_WAIT_S, or if a mirror has no more of the cut yet.
 """
 

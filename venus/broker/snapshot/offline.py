@@ -34,7 +34,7 @@ class CheckResult:
 
 
 def check_directory(data_dir: Path) -> Iterator[CheckResult]:
-    """Check everything in a data directory. Raises ConfigError, Refused if a broker runs on it."""
+    """Check everything in a data directory. Raises ConfigError, or Refused if a broker uses the directory."""
     path = data_dir / "db"
     if not path.is_dir() or not any(path.iterdir()):
         raise ConfigError(f"{data_dir} has no broker's data", hint="Correct broker.data_dir.")
@@ -60,7 +60,7 @@ def check_directory(data_dir: Path) -> Iterator[CheckResult]:
 
 @contextmanager
 def _lock_directory(path: Path) -> Iterator[None]:
-    """Hold RocksDB's lock on a store's directory. Raises Refused if a broker runs on it."""
+    """Hold RocksDB's lock on a store's directory. Raises Refused if a broker uses the directory."""
     descriptor = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

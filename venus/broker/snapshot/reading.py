@@ -52,7 +52,7 @@ def row_chooser(
 ) -> Choose | None:
     """Return a function that selects the wanted rows of a table, None if all are wanted.
 
-    `schemas` has all versions below the cut. The function makes the same choice as the increments after the cut.
+    `schemas` has all versions below the cut. The function selects the same rows as the increments after the cut do.
     """
     known = {wire.version: schemas_codec.from_wire(wire) for wire in schemas if wire.table_id == table_id}
     found = fit_filters(where, known.values()).get(table_id)
@@ -214,7 +214,7 @@ class SnapshotReader:
             self._sums.pop(directory, None)
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[SealedChunk]:
-        """Read a key range; each chunk renews the lease. Any thread may use the iterator, one at a time."""
+        """Read a key range; each chunk renews the lease. Any thread may use the iterator, one thread at a time."""
         nbytes = min(max(request.chunk_bytes or _CHUNK_BYTES, _CHUNK_BYTES_MIN), _CHUNK_BYTES_MAX)
         pin = self._holding.find_live(request.snapshot_id)
         self._check_range(pin, request)
@@ -278,7 +278,7 @@ class SnapshotReader:
         return ChunkReader(pin.business, split, after, nbytes, floor, counted, choose)
 
     def _border_masks(self, store: Store, pin: SnapshotLease) -> BorderMasks:
-        """Return the column masks of a snapshot. Raises SnapshotExpired if the rules have changed since its opening."""
+        """Return a snapshot's column masks. Raises SnapshotExpired if the rules changed after the snapshot opened."""
         border = next((one for one in self.borders.values() if one.digest == pin.border), None)
         if border is None:
             raise SnapshotExpired(
@@ -352,9 +352,9 @@ def new_lease(
 def _epoch_below(offset: int, epochs: list[tuple[int, int]], source: Mirror | None) -> int:
     """Return the epoch of the last change below a cut, 0 if there is none.
 
-    At a mirror that an older version filled, the first epoch begins at the mirror's own cut and counts. Any other epoch
-    that begins at the cut has no change below the cut. If it counted, consumers at the cut would be refused as
-    diverged.
+    At a mirror that an older version filled, the first epoch begins at the mirror's own cut and counts. Any other
+    epoch that begins at the cut has no change below the cut; if such an epoch counted, consumers at the cut would be
+    refused as diverged.
     """
     found = [e for i, (e, start) in enumerate(epochs) if start < offset or _is_of_cut(i, start, source)]
     return found[-1] if found else 0

@@ -1,6 +1,6 @@
 """The scavenger removes old tombstones, and rows under a table's floor, from the full data.
 
-Rows under the floor count as deleted. TRUNCATE and sweeps only raise a floor; tombstones stay until every consumer has
+Rows under the floor count as deleted. TRUNCATE and sweeps raise a floor; tombstones stay until every consumer has
 passed them and a day is over. The scavenger deletes both, a run of keys at a time, while there is no more urgent work.
 It stores its knowledge of a table (whether it has tombstones, which of them are removed) in the same write batches.
 """

@@ -60,7 +60,7 @@ def find_tables(store: Store, business: Business) -> list[int]:
 def check_table(store: Store, business: Business, table_id: int, *, keep: bool) -> Iterator[int]:
     """Check a table, a run of rows at a time; yield the rows of each run. Raises Corruption.
 
-    It records versions without a description in `Business.undescribed`.
+    Versions without a description are recorded in `Business.undescribed`.
     """
     start: bytes | None = b""
     undescribed: set[int] = set()
@@ -254,7 +254,7 @@ def load_results(store: Store, business: Business) -> None:
 def check_business(store: Store, business: Business, *, keep: bool) -> Iterator[int]:
     """Check everything of a business, a piece at a time; yield the rows of each piece. Raises Corruption.
 
-    With `keep` it stores the checksums that it finds; without it nothing is written.
+    With `keep` the computed checksums are stored; without `keep` nothing is written.
     """
     yield from check_queue(store, business, rows_of_batch=_ROWS_OF_BATCH)
     found = find_tables(store, business)

@@ -1,12 +1,12 @@
 """Snapshots (offset -1): cuts of the full data that are read in parts while the queue grows.
 
-A snapshot is a checkpoint of the store (hard links). Its offset, epoch, Sequence and schemas are read *from inside it*
-(reading.py). The queue is kept from its offset on until its lease ends. Leases and files survive a restart
-of the broker (lease_manager.py).
+A snapshot is a checkpoint of the store (hard links). Its offset, epoch, Sequence and schemas are read from the
+checkpoint itself (reading.py). The queue is kept from its offset on until its lease ends. Leases and files survive a
+restart of the broker (lease_manager.py).
 
 A snapshot is divided into key ranges that can be loaded in parallel. Small tables are divided by counting their keys.
-Large ones are divided at the ends of their files, which the store knows without reading, and between those by seeking.
-Then the estimates are rough but the ranges are exact.
+Large tables are divided at the ends of their files, which the store knows without reading, and between those by
+seeking; the row estimates are then rough, but the ranges are exact.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ class SnapshotManager:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[SealedChunk]:
-        """Read a key range; each chunk renews the lease. Any thread may use the iterator, one at a time."""
+        """Read a key range; each chunk renews the lease. Any thread may use the iterator, one thread at a time."""
         return self._reading.read_split(request)
 
     def sums(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:

@@ -3,8 +3,8 @@
 The rows of a step and the offset they reach are one write batch, so a crash repeats nothing and skips nothing.
 
 The rows of a first fill come in the order of their keys: they become files of the store, without the write-ahead log
-and without merges, and their offset follows in a batch of its own. After a crash in between, the step is repeated and
-writes the same rows again; until then, rows are ahead of the offset (`Business.rows_may_reach`).
+and without merges, and their offset follows in a batch of its own. After a crash between files and offset, the step is
+repeated and writes the same rows again; until then, rows are ahead of the offset (`Business.rows_may_reach`).
 
 A mirror's full data is taken from the log instead (`fill_step`); the log index that it reaches is in the batch too.
 """

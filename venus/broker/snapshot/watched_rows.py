@@ -1,8 +1,9 @@
 """Effects of batches on watched tables, with the rows before each change, for subscriptions by content (SREM 2).
 
-Nothing here runs for other tables. Rows are looked up among the recently written rows, and in a view of the store.
-There is only one view, because each new view sorts a vector memtable. When the recently written rows take too much
-memory, their older half is forgotten and a new view is taken. A change of the watched tables needs a new view as well.
+Nothing here runs for tables without subscriptions. Rows are looked up among the recently written rows, and in a view of
+the store. There is only one view, because each new view sorts a vector memtable. When the recently written rows take
+too much memory, their older half is forgotten and a new view is taken. A change of the watched tables needs a new view
+as well.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _ENTRY_BYTES = 200
 class FoldedSection:
     """Effect of a section on a watched table: stored values before and after each change that took effect.
 
-    `before` is None where there was no row. A marker has no values. `is_exact` = nothing of the effect is missing.
+    `before` has None where there was no row. A marker (such as TRUNCATE) has no values. `is_exact` = nothing of the
+    effect is missing.
     """
 
     table_id: int
@@ -87,7 +89,7 @@ class WatchedRowLookup:
     def begin(self, watched: dict[int, frozenset[int]]) -> WatchedRowLookup:
         """Begin a step in which these tables are watched. Only a new view contains the earlier rows of other tables.
 
-        Rows may also be written while nothing is watched. So the view is kept only if `watched` is the same object as
+        Rows may also be written while nothing is watched, so the view is kept only if `watched` is the same object as
         before.
         """
         if watched is not self._watched:

@@ -249,8 +249,8 @@ def _ms(seconds: float) -> int:
 def _alarms(business: Business, state: HalfState, now: float, thresholds: Thresholds) -> list[str]:
     """Return the alarms about half messages and the full data.
 
-    The age of a half message comes from the monotonic clock, from when this process knew of it. A wall clock that was
-    set, or that of another broker, would cause a false alarm or hide one.
+    The age of a half message is measured on the monotonic clock, from when this process knew of it. A wall clock that
+    was adjusted, or another broker's wall clock, would cause a false alarm or hide one.
     """
     alarms = []
     with business.lock:

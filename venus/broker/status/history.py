@@ -1,7 +1,8 @@
 """History of a broker's figures for the charts of the page, in memory and bounded. Pure.
 
-It has one point every `STEP_S`, for `KEPT_S`. A figure that was unknown at a time is NaN there. Rates are computed from
-offsets, which only grow. If an offset shrank (another store, another leader), the rate is unknown.
+The history has one point every `STEP_S` seconds, for `KEPT_S` seconds. A figure that was unknown at some time is NaN
+at that point. Rates are computed from offsets, which only grow. If an offset shrank (another store, another leader),
+the rate is unknown.
 
 This module also has the alarms that a broker derives from its own status: adapters that are away or late. `venus
 status` also reads the databases and derives its own alarms (venus/cli/overview.py), in the same words.
@@ -49,7 +50,7 @@ MOMENTS_HALF_LIFE_S = 300.0
 
 @dataclass(slots=True)
 class MovingMoments:
-    """Mean and variance of a figure over the last minutes; newer values count more. `now` may be any clock."""
+    """Mean and variance of a figure over the last minutes; newer values count more. `now` may come from any clock."""
 
     mean: float = 0.0
     _weight: float = 0.0
@@ -196,7 +197,7 @@ class ClockReading:
     set_back_us: int = 0
 
     def age_s(self, moment_us: int) -> float:
-        """Return a moment's age by this broker's clock. One in the future is from before the clock was set back."""
+        """Return a moment's age by this broker's clock. A future moment is from before the clock was set back."""
         return (self.us - moment_us + (self.set_back_us if moment_us > self.us else 0)) / 1e6
 
 

@@ -1,7 +1,7 @@
 """Selection of the entries of a status: requested tables, half messages and consumers that need an operator. Pure.
 
-A status never holds more than a message can, and it also has the total numbers. Entries are selected before they are
-described, so the others cost nothing.
+A status never has more entries than fit into a message, but also has the total numbers. Entries are selected before
+they are described, so entries that are not selected cost nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TableSelection:
 
 
 def requested_tables(request: broker_pb2.StatusRequest) -> TableSelection:
-    """Return the tables that a client requests. An older client names no limit and gets all that a message holds."""
+    """Return the requested tables. An older client sends no limit and gets as many as fit into a message."""
     most = request.tables_max if request.HasField("tables_max") else ANSWER_TABLES_MAX
     return TableSelection(
         most=min(most, ANSWER_TABLES_MAX),

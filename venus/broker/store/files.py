@@ -1,12 +1,13 @@
 """The files of a data directory: free space, privacy, checks before RocksDB opens them, seals, and errors of damage.
 
-RocksDB checks the content of its tables and of whole log records. It does not notice that CURRENT is missing (it makes
-a new, empty store over the old one), nor that a log file ends early. The witness says which files must exist at least.
+RocksDB checks the content of its tables and of whole log records. It does not notice that the file CURRENT is missing
+(it makes a new, empty store over the old one), nor that a log file ends early. The witness (witness.py) says which
+files must exist at least.
 
 MANIFEST and write-ahead log consist of blocks of 32 KiB, which hold records of a checksum, a length, a type and a
-payload. RocksDB takes a length that reaches beyond the end of the file for a torn record, and a type that only recycled
-files have for a left-over. Both end the file silently, so one damaged bit drops a record or everything after it.
-`find_end` distinguishes both from a record that was really torn.
+payload. RocksDB treats a record whose length exceeds the file as torn, and a record type that only recycled files have
+as a left-over. In both cases RocksDB silently stops reading, so one damaged bit drops a record or everything after it.
+`find_end` distinguishes such damage from a record that was really torn.
 
 A checkpoint is opened again after a restart of the broker, and loaders read from it. RocksDB checks its tables block by
 block; the seal covers the files that name the tables.
@@ -95,7 +96,7 @@ UMASK = 0o077
 def make_private(path: Path) -> None:
     """Create a data directory that only its owner can access, or close an existing one to other users.
 
-    Raises ConfigError if it cannot be created, or is open and belongs to another user.
+    Raises ConfigError if the directory cannot be created, or is open to others and belongs to another user.
     """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,6 +1,7 @@
 """The keys of the four column families: big-endian, so their order is the order of the numbers.
 
-Every key of a business starts with its u32 number, so a business never reads a key of another one.
+Every key of a business starts with its u32 number, in `state` after the prefix, so a business never reads a key of
+another one.
 
 - rlog: business, index -> a header (kind, term, epoch, time, digest of the body), a seal over both, the body.
 - queue: business, base offset -> log index of the PREPARE, count, sequences, time of the commit. The payload stays in
@@ -9,8 +10,8 @@ Every key of a business starts with its u32 number, so a business never reads a 
   row. A tombstone has no row.
 - state: a prefix (`core/`, `half/`, `table/`, `schema/`, `consumer/`, `pin/`, ...) and numbers.
 
-`queue` and a business's part of `state` are functions of the log up to the high watermark. They are written in one
-batch with the `applied` index; `row` follows in batches of its own, together with `materialised/`.
+`queue` and a business's part of `state` are functions of the log up to the high watermark, written in one batch with
+the `applied` index; `row` follows in batches of its own, together with `materialised/`.
 """
 
 from __future__ import annotations

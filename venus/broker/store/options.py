@@ -1,11 +1,11 @@
 """The options of RocksDB: memory, files and merges of each family, and the priority of merges.
 
-The bodies of the log go to blob files: its merges then move keys, and only the bodies in the oldest quarter of these
-files. A blob file is removed once the log is trimmed beyond it.
+The bodies of the log are in blob files, so merges of the log move keys, and bodies only from the oldest quarter of
+these files. A blob file is removed once the log is trimmed beyond it.
 
-Merges give way on a busy core (Linux only), because nothing waits for them. Flushes keep their priority: RocksDB delays
-every write while memtables are full. Merges that get too little time delay writes as well, so the full data waits for
-them (snapshot/materialiser.py).
+Merges give way on a busy core (Linux only), because nothing waits for them. Flushes keep their priority: RocksDB
+delays every write while memtables are full. Merges that get too little time delay writes as well, so the materialiser
+waits for merges (snapshot/materialiser.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads of a store: single values, and walks that never end early without an error.
 
-rocksdict's iterators are used within narrow limits. One made by `iter()` is asked for its `status()` at the end. One
-made by `items()`, `keys()` or `values()` ends silently at a damaged block, so an iterator of the first kind checks it.
+rocksdict's iterators are used within narrow limits. An iterator made by `iter()` is asked for its `status()` at the
+end. One made by `items()`, `keys()` or `values()` ends silently at a damaged block, so an `iter()` iterator checks it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class StoreReads:
     ) -> tuple[list[bytes], list[bytes], bool]:
         """Read a run of keys and values at once; the last item says whether `stop` was reached.
 
-        Returns at least one pair if there is one; further values total at most `bytes_max` and BEYOND_BYTES.
+        Returns at least one pair if there is one; further values total at most `bytes_max` plus BEYOND_BYTES.
         """
         pairs = self._views[family].items(from_key=start, read_opt=self._no_cache)
         found_keys: list[bytes] = []
@@ -135,8 +135,8 @@ class StoreReads:
     ) -> tuple[list[bytes], bool]:
         """Read a run of values at half the cost of keys and values; the last item says whether `last` was reached.
 
-        `last` is the key and value at which to end; `find_before` finds them. No earlier value may equal it. Returns at
-        least one value; further ones total at most `bytes_max` and BEYOND_BYTES.
+        `last` is the key and value at which to end; `find_before` finds them. No earlier value may equal the last one.
+        Returns at least one value; further values total at most `bytes_max` plus BEYOND_BYTES.
         """
         walk = self._views[family].values(from_key=start, read_opt=self._no_cache)
         found: list[bytes] = []
@@ -174,7 +174,7 @@ class StoreReads:
     def _check_end(self, family: str, behind: bytes, stop: bytes) -> None:
         """Raise Corruption or StorageError if a walk ended too early: a key from `behind` to below `stop` exists.
 
-        No thread may write there at the same time: `stop` must be at or before the end of the written keys.
+        No thread may write below `stop` at the same time: `stop` must be at or before the end of the written keys.
         """
         cursor = self._cursor(family, fill_cache=False)
         cursor.seek(behind)
@@ -207,7 +207,7 @@ class StoreReads:
         return self.view(family).look_up(many_keys)
 
     def view(self, family: str) -> StoreView:
-        """Return a view of a family as of now. It keeps replaced files and memtables; drop it before closing the store.
+        """Return a view of a family as of now. Drop it before closing the store: a view keeps old files and memtables.
 
         A large vector memtable is flushed first: a view would sort it with the interpreter's lock held, a flush does
         not hold that lock.
@@ -248,7 +248,7 @@ class StoreReads:
 def _count_fitting(values: Sequence[bytes], left: int, *, alone: bool) -> int:
     """Return how many values of a run fit into about `left` bytes; at least one if `alone` (nothing was read before).
 
-    Small rows do not predict the next ones, and 64 large ones would exceed every message.
+    Large rows may follow small ones, and a run of 64 large rows would exceed every message.
     """
     most = left + BEYOND_BYTES
     if sum(map(len, values)) <= most:

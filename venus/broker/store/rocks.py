@@ -49,7 +49,7 @@ KEPT = 256
 class SyncTimes:
     """The durations of fsyncs: recent ones, and the running one.
 
-    The syncing thread writes, any thread reads; times are in seconds of one monotonic clock.
+    Only the syncing thread records durations, any thread reads them; times are in seconds of one monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,8 @@ class SortedFile:
     def finish(self) -> None:
         """Complete the file on disk.
 
-        Most of it is synced here, because the writer syncs the rest while it holds the interpreter's lock.
+        Most of the file is synced before the writer finishes, because the writer syncs the rest while it holds the
+        interpreter's lock.
         """
         with self.path.open("rb") as file:
             os.fsync(file.fileno())
@@ -265,10 +266,10 @@ class Store(StoreReads):
         return SortedFile(self._new_files / f"{self._file_number}.sst", self._options[family])
 
     def add_files(self, family: str, new: Sequence[SortedFile]) -> None:
-        """Make the keys of files readable, above all that is stored. They survive a crash of the machine at once.
+        """Make the keys of files readable, above all that is stored. The files survive a machine crash at once.
 
-        What is in memory is flushed first, without the interpreter's lock: otherwise RocksDB would flush it with the
-        lock held. Any error is final, as with `write`.
+        Memtables are flushed first, without the interpreter's lock, because RocksDB would flush them with the lock
+        held. Any error is final, as with `write`.
         """
         view, moved = self._views[family], IngestExternalFileOptions()
         moved.set_move_files(True)

@@ -5,8 +5,8 @@ durable state is noted in a separate file: RocksDB's sequence number (it counts 
 the manifest, the numbers and sizes of the write-ahead logs. The note is written after the fsync of what it describes
 and is not synced itself: after a power failure it may be older than the store, never newer.
 
-There are two slots, written in turn, so a torn or damaged note leaves the previous one. A store without a witness (of
-an older VENUS) is accepted as it is, and has one from then on.
+Notes are written alternately to two slots, so a torn or damaged note leaves the previous one intact. A store without a
+witness (of an older VENUS) is accepted as it is, and gets a witness.
 """
 
 from __future__ import annotations

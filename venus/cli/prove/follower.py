@@ -1,7 +1,7 @@
 """A stand-in for the upper adapter, which reads the cuts of a dialect and keeps their rows in dicts.
 
-It fulfils the duties of a caller in the contract (epoch, dense Sequences and batch numbers, sweep markers, fills) and
-checks the contract's guarantees for every cut, so that each test that uses it also tests those guarantees.
+It has the duties that a dialect's contract gives to callers (epoch, dense Sequences and batch numbers, sweep markers,
+fills) and checks the contract's guarantees for every cut, so that each test that uses it also tests those guarantees.
 """
 
 from __future__ import annotations

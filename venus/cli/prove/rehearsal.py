@@ -1,8 +1,8 @@
 """Installation, capture and removal in the scratch schema, to check the dialect's statements and their plans.
 
 The statements are recorded as they are rendered. While the installation exists, the database's own parser checks each
-of them, and the database explains those of a cut and of a fill. Steps are independent: a failed step does not hide the
-next.
+statement, and the database explains the statements of a cut and of a fill. Steps are independent: a failed step does
+not hide the next.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 
 class Details:
-    """The log of complete error texts, which stays with the user. It is written only if there is an error."""
+    """The log of complete error texts, which stays with the user. The log is written only if there is an error."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

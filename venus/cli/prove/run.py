@@ -1,7 +1,7 @@
 """The parts of `venus prove` in their order, in a schema that is empty before and after.
 
-A file in the state folder marks a schema as used by a run. It outlives a killed run, so that the next run knows the
-origin of the objects that it finds.
+A file in the state folder marks a schema as used by a run. The file outlives a killed run, so that the next run knows
+the origin of the objects that it finds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ScratchNotEmpty(Refused):
 
 
 class ScratchMarker:
-    """The file that marks a schema as used by a run. Its name is a digest of the URL without the password."""
+    """The file that marks a schema as used by a run. The file's name is a digest of the URL without password."""
 
     def __init__(self, url: str) -> None:
         digest = hashlib.sha256(mask_url(url).encode()).hexdigest()[:16]
@@ -69,7 +69,7 @@ class ScratchMarker:
         return began, False
 
     def write(self) -> None:
-        """Record the beginning of this run. If the folder is not writable, the next run cannot know of this one."""
+        """Record the beginning of this run. If the folder is not writable, the next run cannot know of this run."""
         began = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         process = psutil.Process()
         with suppress(OSError):

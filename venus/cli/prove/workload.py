@@ -1,8 +1,8 @@
 """Six concurrent writers during capture, and the cost of triggers; in portable SQL, for every dialect.
 
-Each writer holds its transaction open for a random while, so that numbers drawn early commit late. It inserts, updates,
-deletes, changes keys and rolls back. A refusal by the database (a deadlock, a duplicate key) is rolled back, as an
-application does, and counted.
+Each writer holds its transaction open for a random while, so that numbers drawn early commit late. A writer inserts,
+updates, deletes, changes keys and rolls back. A refusal by the database (a deadlock, a duplicate key) is rolled back,
+as an application does, and counted.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _write_and_follow(scratch: ScratchSchema, follower: Follower, *, seed: int, 
 
 
 def _is_over(counts: WriterCounts, late_s: float) -> bool:
-    """Return whether the time is up, and the writers have done enough. `late_s`: the seconds since the time was up."""
+    """Return whether the time is up, and the writers have done enough. `late_s`: seconds since the end was due."""
     return late_s > END_S or (late_s > 0 and counts.ended["commit"] >= COMMITS_MIN)
 
 

@@ -36,8 +36,8 @@ class HPartition:
 
     Each group stores an interest in every subspace that it overlaps. An event lies in one subspace of each group, and
     every matching interest is in all of them, so the event is compared only with the subspace of the fewest interests.
-    Groups of one column are SPartition (BlueDove). Each segment has equally many ends of ranges, so that hot spots are
-    divided more finely.
+    Groups of one column are SPartition (BlueDove). Each segment contains equally many ends of ranges, so hot spots get
+    smaller segments.
     """
 
     def __init__(self, interests: Sequence[Interest], *, size: int = 2, segments: int = 10) -> None:

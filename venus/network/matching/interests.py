@@ -19,7 +19,7 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """A condition. `equal`: each column has one of these values. `between`: each is in a closed range of numbers."""
+    """A condition. `equal`: the allowed values of each column. `between`: each column's closed range of numbers."""
 
     equal: Mapping[str, frozenset[Hashable]] = field(default_factory=dict)
     between: Mapping[str, tuple[float, float]] = field(default_factory=dict)

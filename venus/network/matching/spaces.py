@@ -2,8 +2,8 @@
 
 Columns are divided into groups, each of which is a space of its own. An interest is in every subspace that it overlaps,
 of each group; an event lies in one subspace of each group, and the one with the fewest interests suffices. A subspace
-with more than twice the mean is a hot spot and is cut in two, along the column that separates its interests best. The
-measure is the number of interests and, once changes were matched, the pairs of a change and an interest.
+with more than twice the mean load is a hot spot and is cut in two, along the column that separates its interests best.
+The load is the number of interests and, once changes were matched, the pairs of a change and an interest.
 
 A subspace has a digest of its interests. A broker answers for another one only if both have the same digest.
 """
@@ -152,7 +152,7 @@ class NumberedInterests:
 
 @dataclass(slots=True, eq=False)
 class Subspace(NumberedInterests):
-    """A part of a table's content. `path` names it; a cut one has two parts and no interests of its own."""
+    """A part of a table's content. `path` names it; if cut, it has two parts and no interests."""
 
     path: str = ""
     cut: SpaceCut | None = None
@@ -217,7 +217,7 @@ class HashedEvents:
 
 
 class ContentSpace:
-    """The subspaces of one table. `subspaces_min` is the number to aim at, if interests can be separated."""
+    """The subspaces of one table. `subspaces_min` is the wanted number, if interests can be separated."""
 
     def __init__(self, subspaces_min: int = 64) -> None:
         self._aim = subspaces_min

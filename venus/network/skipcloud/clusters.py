@@ -56,8 +56,8 @@ class CloudShape:
     def distance(self, found: Identifier, target: Identifier) -> Identifier:
         """Return how far a cluster is from a target: less is nearer, zeros are the target itself.
 
-        The distance of a digit is the count from the target's digit up to it, so all existing clusters have different
-        distances, and the nearest one is found digit by digit.
+        For each digit, the distance counts upwards (modulo `base`) from the target's digit to the cluster's, so all
+        clusters have different distances, and the nearest cluster is found digit by digit.
         """
         return tuple((a - b) % self.base for a, b in zip(found, target, strict=True))
 

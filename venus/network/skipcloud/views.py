@@ -23,7 +23,7 @@ Chance = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """A broker as another broker knows it. `stamp` grows with each of its own messages, also across a restart."""
+    """A broker as another broker knows it. `stamp` grows with each message that it sends, also after a restart."""
 
     address: str
     cluster: Identifier
@@ -38,7 +38,7 @@ Entries = dict[str, Neighbour]  # by address
 
 
 class NeighbourViews:
-    """Neighbours of one broker. At level i: brokers that share i digits with it; `top`: its whole top cluster."""
+    """Neighbours of one broker. Level i has brokers that share i digits with it; `top` has its whole top cluster."""
 
     def __init__(self, address: str, cluster: Identifier, shape: CloudShape) -> None:
         self.address, self.cluster, self._shape = address, cluster, shape
@@ -87,7 +87,7 @@ class NeighbourViews:
     def learn(self, offered: Iterable[Neighbour], sent: Iterable[Neighbour] = ()) -> None:
         """Add what another broker offers to each level where it belongs (algorithm 1).
 
-        Entries in `sent` leave first where there is no room. Of two pieces of news about one broker the newer counts.
+        If a level is full, entries in `sent` leave first. Of two entries for one broker the newer counts.
         """
         news = {one.address: one for one in offered if one.address != self.address}
         for address, one in news.items():

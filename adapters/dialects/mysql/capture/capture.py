@@ -101,7 +101,7 @@ class MysqlCapture(SourceCapture):
     def _check_innodb_numbers(self, loaded: MysqlCaptureState) -> None:
         """Check periodically whether InnoDB's number of a table has changed: TRUNCATE leaves no other trace.
 
-        Raises SchemaChanged if one has.
+        Raises SchemaChanged if the number of a table has changed.
         """
         if self._monotonic() < self._watched_at + WATCH_S:
             return
@@ -113,7 +113,7 @@ class MysqlCapture(SourceCapture):
         self._watched_at = self._monotonic()
 
     def restart_fill(self, table_id: int) -> None:
-        """Restart the fill of a table. This also ends RESYNC if its triggers are complete."""
+        """Restart the fill of a table. If the table's triggers are complete, this also ends RESYNC."""
         registry.restart_fill(self._writer, table_id)
         loaded = registry.load_capture_state(self._writer, self._registry.definitions)
         for c in loaded.captured:

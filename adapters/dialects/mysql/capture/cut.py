@@ -2,11 +2,11 @@
 
 In InnoDB, DELETE sees the newest rows, not those of a snapshot. The snapshot therefore only reads, and collects the
 numbers of the log rows that it contains. The local transaction runs in another session, at READ COMMITTED, and deletes
-exactly these numbers. A late committer's log rows have other numbers and wait for the next cut.
+exactly these numbers. Log rows of a transaction that commits later have other numbers and wait for the next cut.
 
-A log that grew for a week has hundreds of millions of numbers. They are ascending, mostly without gaps, or with equal
-gaps where several servers share the counting. `LogNumbers` keeps a run as its first number and its gaps: one gap for
-the whole run if all are equal, otherwise usually a byte each.
+A log that grew for a week has hundreds of millions of numbers. These row numbers are ascending, mostly without gaps,
+or with equal gaps where several servers share one numbering. `LogNumbers` stores a run as its first number and its
+gaps: one gap for the whole run if all gaps are equal, otherwise usually one byte for each gap.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class MysqlCut:
 
 
 def _require_access(captured: MysqlCapturedTable) -> MysqlAccess:
-    """Return the statements that read a table. Raises SchemaChanged if it differs from the registered version."""
+    """Return the statements that read a table. Raises SchemaChanged if the table differs from the registry."""
     if captured.access is None:
         raise SchemaChanged(f"{captured.schema.qualified_name} differs from the registry")
     return captured.access
@@ -321,7 +321,7 @@ def _require_unchanged_registry(reader: MysqlConnection, loaded: str, now: str) 
 
 
 def _lock_definitions(reader: MysqlConnection, tables: Seq[MysqlCapturedTable]) -> None:
-    """Lock the definitions of the tables until the snapshot ends. Raises SchemaChanged if one has changed."""
+    """Lock the definitions of the tables until the snapshot ends. Raises SchemaChanged if a table has changed."""
     for captured in tables:
         reader.rows(statement("cut", "pin", table=_require_access(captured).table_sql))
     now = read_definitions(reader, (c.schema.name for c in tables))

@@ -1,8 +1,8 @@
 """Detection of changes that fire no trigger, by marks: InnoDB's numbers of tables, and summaries of definitions.
 
 No trigger fires when a generated column gets another expression, when a column is dropped and added again, or when two
-columns exchange names, and InnoDB keeps the table's number. Two things do change: the text of the definition, and the
-time at which the server wrote it. Both are stored between two comparisons.
+columns exchange names, and InnoDB keeps the table's number. ALTER TABLE does change the text of the definition, or at
+least the time at which the server wrote it. VENUS stores this text and time for the next comparison.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def is_rewritten(before: str, now: str) -> bool:
 def may_have_altered(before: str, now: str, *, moved: bool) -> bool:
     """Return whether ALTER TABLE may have changed values between two summaries of a table's definition.
 
-    That is so if the columns are declared differently, or if the definition was written again and its text does not
-    show why. A new index or comment shows in the text. `moved`: files were copied, so their times prove nothing.
+    Values may have changed if the columns are declared differently, or if the server wrote the definition again and
+    its text does not show why. A new index or comment shows in the definition's text. `moved`: files were copied, so
+    their times prove nothing.
     """
     unexplained = is_rewritten(before, now) and _split_summary(before)[2] == _split_summary(now)[2]
     return has_other_columns(before, now) or (unexplained and not moved)

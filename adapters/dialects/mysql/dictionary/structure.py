@@ -1,8 +1,8 @@
 """Structure of a MariaDB or MySQL table: checks, indexes, defaults (VENUS 3.4).
 
-Everything is expressed in SQL that means the same in PostgreSQL. Anything without an equivalent is listed with the
-reason. MariaDB and MySQL compare most texts regardless of case and PostgreSQL exactly, so checks of such texts are only
-proposed.
+The structure is expressed in SQL that means the same in PostgreSQL. Any part without an equivalent in PostgreSQL is
+listed with the reason. MariaDB and MySQL compare most texts regardless of case while PostgreSQL compares exactly, so
+VENUS only proposes checks that compare texts regardless of case.
 """
 
 from __future__ import annotations

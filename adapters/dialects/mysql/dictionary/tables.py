@@ -110,7 +110,7 @@ class MysqlTable:
     def to_schema(
         self, table_id: int, version: int, known: TableSchema | None = None, number_max: int = 0
     ) -> TableSchema:
-        """Return the schema to send to the broker. Columns keep their numbers in `known`; new ones get new numbers."""
+        """Return the schema to send to the broker; columns of `known` keep their numbers, new columns get new ones."""
         numbers = {c.name: c.number for c in known.columns} if known else {}
         columns = []
         for column in self.columns:
@@ -391,7 +391,7 @@ def parse_columns(definition: str) -> list[str]:
 
 
 def heartbeat_table(database: str) -> MysqlTable:
-    """Return VENUS's heartbeat table as it will be. A plan needs it before the table exists."""
+    """Return VENUS's heartbeat table as it will be. A plan needs its description before the table exists."""
     declared = {
         "id": MysqlDeclaredType(data_type="int", column_type="int(11)", precision=10),
         "beat_at": MysqlDeclaredType(data_type="bigint", column_type="bigint(20)", precision=19),

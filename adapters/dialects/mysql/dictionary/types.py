@@ -161,7 +161,8 @@ def key_problem(declared: MysqlDeclaredType) -> str:
 def log_type(declared: MysqlDeclaredType) -> str:
     """Return the type of a log table's column for this key column.
 
-    It is the widest of its kind, so that the application's statements do not fail when the key becomes wider.
+    The log's type is the widest of its kind, so that the application's statements do not fail when the key becomes
+    wider.
     """
     name = declared.data_type
     if name in _INT_BYTES:

@@ -1,8 +1,8 @@
 """`venus check` at a MariaDB or MySQL source: what is missing and what cannot be carried. Reads only.
 
 PostgreSQL compares texts exactly. A row whose foreign key matches only because a collation equates two spellings
-refers to nothing at the target: the load leaves the foreign key unvalidated, and that blocks the cut-over. The source
-accepts the exact spelling too, so the remedy is to store it.
+refers to nothing at the target: the load leaves the foreign key unvalidated, and that blocks the cut-over. The remedy
+is to store the exact spelling of the referenced key, which the source accepts too.
 """
 
 from __future__ import annotations

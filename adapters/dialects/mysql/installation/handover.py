@@ -1,10 +1,10 @@
 """Statements by which a MariaDB or MySQL database takes over the capture of a business (`venus fallback`).
 
 As in a PostgreSQL database, the registry, the checkpoint and the numbers of tables and batches continue those of the
-other database, whose capture is sealed. DDL for log tables and triggers would end the transaction, so it runs before
-that, while writes are still rejected; a statement is left out if its object exists.
+other database, whose capture is sealed. DDL for log tables and triggers would end the handover's transaction, so it
+runs earlier, while writes are still rejected; VENUS omits a statement if its object exists.
 
-While the database follows, its triggers do not log what VENUS applies (triggers.sql, unless_applied).
+While the database follows another one, its triggers do not log what VENUS applies (triggers.sql, unless_applied).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def plan_handover(
 
 
 def _find_table(schema: TableSchema, dictionary: MysqlDictionary, database: str) -> MysqlTable | None:
-    """Return this database's table for a registered one. The heartbeat table may have another name here."""
+    """Return this database's table for a registered one. The heartbeat table's name may differ between databases."""
     if schema.is_heartbeat:
         return dictionary.tables.get(names.HEARTBEAT, heartbeat_table(database))
     return dictionary.tables.get(schema.name) if schema.namespace == database else None
@@ -115,7 +115,7 @@ def _trigger_sql(
 def plan_quiet_triggers(connection: MysqlConnection) -> list[str]:
     """Return the statements that stop the triggers from logging changes that VENUS applies. Reads only.
 
-    While they run, a trigger is missing for a moment, so the application must not write.
+    While these statements run, a trigger is missing for a moment, so the application must not write.
     """
     dictionary = read_dictionary(connection, zero_dates_null=connection.options.zero_dates_null)
     present = MysqlInstalledObjects.read(connection)

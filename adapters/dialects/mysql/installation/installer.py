@@ -4,8 +4,9 @@ MySQL commits at every DDL statement, so an installation is not atomic. Instead,
 objects are not created again, a table is registered after its triggers exist, and the removal drops the triggers first.
 Running an interrupted installation or removal again completes it.
 
-CREATE TRIGGER waits for open transactions that wrote to its table, so the first fill sees their rows. Its lock request
-has a short timeout and is repeated, so that the application does not queue behind a long transaction.
+CREATE TRIGGER waits for open transactions that wrote to its table, so the first fill sees their rows. The lock request
+of CREATE TRIGGER has a short timeout and is repeated, so that the application does not queue behind a long
+transaction.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def _drop_order(name: str) -> tuple[bool, str]:
 def _release_steps(
     connection: MysqlConnection, present: MysqlInstalledObjects, table_ids: Seq[int]
 ) -> list[InstallStep]:
-    """Return the steps that remove triggers. First they update the registry, so that capture expects no triggers."""
+    """Return the steps that remove triggers. The registry is updated first, so that capture expects no triggers."""
     released = [k.table for k in registry.read_tables(connection, released=True)]
     places = qualified_names([*(k.table for k in registry.read_tables(connection)), *released], table_ids)
     steps = []
@@ -174,7 +175,7 @@ def _release_steps(
 def _log_removal_steps(
     connection: MysqlConnection, present: MysqlInstalledObjects, reasons: Mapping[int, str]
 ) -> list[InstallStep]:
-    """Return the steps that remove logs. First they update the registry, so that capture reads no missing log."""
+    """Return the steps that remove logs. The registry is updated first, so that capture reads no missing log."""
     places = qualified_names((k.table for k in (*present.registered.values(), *present.released.values())), reasons)
     steps = []
     for table_id, place in places.items():
@@ -287,7 +288,7 @@ _VALVE_LOCK_S = 2
 def valve_steps(connection: MysqlConnection, steps: Seq[InstallStep], limits: LogLimits) -> Iterator[InstallStep]:
     """Yield the steps for the valve, an event that drops the triggers of a table whose log reaches its limit.
 
-    It covers the tables whose triggers `steps` contain. Without a limit, the steps remove the event.
+    The event covers the tables whose triggers `steps` contain. If no limit is set, the steps remove the event.
     """
     database = connection.address.database
     event, what = f"{quote(database)}.{names.VALVE}", f"event {names.VALVE}"

@@ -1,9 +1,9 @@
 """Detection of privileges that VENUS's user has lost. Only the affected tables halt, until the privilege returns.
 
 information_schema shows only objects for which a user has privileges, so a table or column without SELECT seems to be
-gone. A statement that names it shows the difference: the server denies access to an existing object, and reports a
-missing one as unknown. Triggers run with the privileges of their definer, which is VENUS's user. Without these
-privileges they would make the application's statements fail, so VENUS drops them.
+gone. A statement that names the object shows the difference: the server denies access to an existing object, and
+reports a missing one as unknown. Triggers run with the privileges of their definer, which is VENUS's user. If VENUS's
+user lacks a privilege that the triggers need, the application's statements would fail, so VENUS drops the triggers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlMissingPrivilege:
-    """A missing privilege on a captured table. `grant` is the statement that restores it."""
+    """A missing privilege on a captured table. `grant` is the statement that restores the privilege."""
 
     grant: str
     #: The triggers would make the application's statements fail, so they are dropped.
@@ -48,9 +48,10 @@ class MysqlMissingPrivilege:
 def find_missing_privileges(
     connection: MysqlConnection, captured: Sequence[MysqlCapturedTable], present: MysqlInstalledObjects, *, logs: bool
 ) -> dict[int, MysqlMissingPrivilege | None]:
-    """Return the tables that VENUS may not use. `logs`: also test whether it may read and empty their logs.
+    """Return the tables that VENUS may not use. `logs`: also test whether VENUS may read and empty the logs.
 
-    None means that the privilege has returned since the dictionary was read, which then shows only part of the table.
+    The value None means that the privilege has returned since VENUS read the dictionary, which showed only part of the
+    table.
     """
     existing = [c for c in captured if c.table is not None and c.table.key and c.definition]
     unwritten = _find_unwritable_logs(connection)
@@ -70,7 +71,7 @@ def find_missing_privileges(
 
 
 def find_missing_grants(connection: MysqlConnection) -> list[MissingGrant]:
-    """Return the missing privileges on VENUS's own tables. The server hides a table without any privilege."""
+    """Return the missing privileges on VENUS's own tables; the server hides tables on which the user has none."""
     database = quote(connection.address.database)
     found: dict[str, MissingGrant] = {}
     if not any(registry.has_table(connection, table) for table in _OWN):
@@ -99,7 +100,7 @@ def _has_triggers(captured: MysqlCapturedTable, present: MysqlInstalledObjects) 
 
 
 def _may_read(connection: MysqlConnection, captured: Sequence[MysqlCapturedTable]) -> bool:
-    """Return whether all tables may be read. One round trip tests all of them, and nearly always succeeds."""
+    """Return whether all tables may be read. One round trip tests all tables, and nearly always succeeds."""
     each = [f"({_read_test(connection, c, _needed_columns(c))})" for c in captured]
     return not each or _can_run(connection, " UNION ALL ".join(each))
 

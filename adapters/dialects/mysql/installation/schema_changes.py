@@ -68,8 +68,8 @@ def refresh_registry(
 ) -> bool:
     """Update the registry from the dictionary; return whether the registry has changed.
 
-    `earlier`: InnoDB's numbers before the dictionary was read. `lacks`: the tables that VENUS may not use now, or could
-    not use when the dictionary was read. The dictionary shows such tables only in part.
+    `earlier`: InnoDB's numbers before the dictionary was read. `lacks`: the tables that VENUS may not use now, or
+    could not use when the dictionary was read. The dictionary shows only a part of a table that VENUS may not use.
     """
     paths, circles = find_reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
@@ -148,7 +148,7 @@ def _drop_triggers(
 ) -> None:
     """Drop the triggers of a table whose key has changed, or that VENUS may not use: statements could fail.
 
-    This includes triggers of cascades that reach the table and, if it is `denied`, of those that begin there.
+    Also drop the triggers of cascades that reach the table and, if `denied`, of cascades that begin at the table.
     """
     for name, (_, table, _, _) in present.triggers.items():
         if table_number(name) == captured.table_id or (denied and table == captured.schema.name):
@@ -161,8 +161,8 @@ def _drop_triggers(
 def stop_tables(connection: MysqlConnection, tables: Iterable[RegisteredTable], reason: str) -> bool:
     """Drop the triggers of tables whose logs are at their limit; return whether there were any.
 
-    The registry is updated first: if triggers then remain, the table is only read again needlessly. Writers queue
-    behind the lock request of a DROP TRIGGER, so its timeout is short.
+    The registry is updated first: if triggers remain after a failure, the only harm is that the table is read again
+    needlessly. Writers queue behind the lock request of a DROP TRIGGER, so its timeout is short.
     """
     present, stopped = MysqlInstalledObjects.read(connection), False
     usual = connection.options.lock_timeout_s
@@ -189,8 +189,8 @@ def _widen_log(
 ) -> MysqlInstalledObjects:
     """Convert the columns of a log to the types of a key that became unsigned, signed or a decimal.
 
-    Return the installed objects afterwards. Writers queue behind the lock request, so its timeout is short. If it
-    fails, the table becomes RESYNC.
+    Return the installed objects afterwards. Writers queue behind the lock request, so its timeout is short. If the
+    conversion fails, the table becomes RESYNC.
     """
     name = log_table_name(table_id)
     existing, required = present.logs.get(name, ""), key_description(table)

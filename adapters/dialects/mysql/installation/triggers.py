@@ -1,11 +1,12 @@
 """The log table and the triggers of one captured table, as statements. Pure.
 
-A trigger logs a key under a new number. Whether the row exists, and its values, are read later in one snapshot. So it
-does no harm, and costs little, if a key is logged twice, or if its row did not change.
+A trigger logs a key under a new number. A later snapshot shows whether the row exists, and its values. A key that is
+logged twice, or whose row did not change, therefore does no harm and costs little.
 
 InnoDB runs ON DELETE and ON UPDATE actions below the level of triggers, so the child's triggers do not fire. The
-trigger that logs the children's keys is therefore on the table where the cascade begins. A path is the chain of foreign
-keys from there to a captured table. It may pass through tables that are not captured.
+trigger that logs the children's keys is therefore on the table where the cascade begins. A path is the chain of
+foreign keys from the table where a cascade begins to a captured table. A path may pass through tables that are not
+captured.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class CascadePath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircularCascade:
-    """A cascade that returns to a table of its own path. Triggers cannot follow it, because its depth is unknown."""
+    """A cascade that returns to a table of its own path; triggers cannot follow it, because its depth is unknown."""
 
     reference: MysqlReference
     tables: tuple[str, ...]
@@ -223,8 +224,8 @@ def build_triggers(table: MysqlTable, table_id: int, paths: Seq[CascadePath]) ->
 def _cascade_triggers(table: MysqlTable, table_id: int, path: CascadePath) -> list[MysqlTrigger]:
     """Return the triggers of one path.
 
-    The trigger for a DELETE logs the children's keys before it happens. An UPDATE may change these keys, so they are
-    logged before it, and again after it, when InnoDB has run its action.
+    The trigger for a DELETE logs the children's keys before the deletion. An UPDATE may change the children's keys, so
+    they are logged before the update, and again after InnoDB has run the action of the foreign key.
     """
     cases = {"DELETE": [("x", "BEFORE", "OLD")], "UPDATE": [("y", "BEFORE", "OLD"), ("z", "AFTER", "NEW")]}
     return [

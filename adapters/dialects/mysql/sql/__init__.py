@@ -1,7 +1,8 @@
 """SQL of the MariaDB and MySQL source: the named blocks of this folder, names and literals in MySQL's spelling.
 
-Names of log tables and triggers contain the table's number in the registry, never its name. They stay below 30 bytes,
-and a renamed table keeps its triggers. A schema is a database in MySQL, so the names have a prefix.
+Names of log tables and triggers contain the table's number in the registry, never its name, so they stay below 30
+bytes, and a renamed table keeps its triggers. In MySQL a schema is a database, so VENUS's objects have a name prefix
+instead of a schema.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Capture at an Oracle database: schema changes, the backlog, and the opening of cuts.
 
-A poll that finds nothing is one statement outside of any transaction: it reads the first entry of each log index. Only
-if there is an entry does the source open a snapshot and compare the dictionary. A cut claims log rows and truncations
+A poll that finds nothing is one statement outside of any transaction: it reads the first entry of each log index. The
+source opens a snapshot and compares the dictionary only if a log has an entry. A cut claims log rows and truncations
 in the reader's snapshot. Every few seconds, `refresh_schemas` finds changes that leave no trace in the logs: DDL that
 no trigger recorded, and changes that another process made in the registry.
 """
@@ -69,7 +69,7 @@ class OracleCapture(SourceCapture):
     def refresh_schemas(self) -> list[TableSchema]:
         """Compare the dictionary with the registry and store the changes, unless neither has changed.
 
-        A change that the fingerprint does not show is found after COMPARE_S.
+        A change that the fingerprint does not show is found after COMPARE_S seconds.
         """
         self._database.reader.rollback()
         writer, dictionary, now = self._database.writer, self._database.dictionary, self._monotonic()
@@ -400,7 +400,7 @@ class IdlePoll:
         return not logged and (not notes[0] or notes == self._left)
 
     def coalesce_index(self, writer: OracleSession) -> None:
-        """Coalesce one index that many deletions have emptied. This works online; a failure is only logged."""
+        """Coalesce one index that many deletions have emptied. Coalescing works online; a failure is only logged."""
         for log, rows in self.deleted.items():
             if rows >= COALESCE_ROWS:
                 self.deleted[log] = 0

@@ -1,8 +1,8 @@
 """One cut of an Oracle database: a read-only transaction, then the local transaction (VENUS 3.3).
 
 The claim list contains every log row that the snapshot sees, or as many as one cut takes (session/options.py). The
-local transaction deletes exactly the rows that were read, by their numbers. A row that commits late may have a number
-among them, but it is not on the list and waits for the next cut.
+local transaction deletes exactly the rows that were read, by their numbers. A log row that commits later may have a
+number in the same range, but it is not on the claim list and waits for the next cut.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ class OracleCut:
             )
 
     def _delete_numbers(self, sql: str, numbers: Seq[int]) -> None:
-        """Delete the rows with these numbers. Raises SourceError if one of them no longer exists."""
+        """Delete the rows with these numbers. Raises SourceError if a log row no longer exists."""
         gone = 0
         for start in range(0, len(numbers), DELETE_ROWS):
             gone += self._writer.run_many(sql, [(n,) for n in numbers[start : start + DELETE_ROWS]])

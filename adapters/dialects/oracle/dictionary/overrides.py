@@ -1,8 +1,9 @@
 """Requested types of columns, which replace the default mapping of Oracle's types. Pure but for the queries.
 
-There are three sources: `[source.type_map]`, VENUS_TYPE_MAP at the source (recorded by `install-triggers --type-map`),
-and `--type-map` of the command itself. A later source overrides an earlier one. Values stay exact here too: a value
-that does not fit the requested type halts its table, and the reason names it.
+Requested types come from three sources: `[source.type_map]`, VENUS_TYPE_MAP at the source (recorded by
+`install-triggers --type-map`), and `--type-map` of the command itself. A later request overrides an earlier one.
+Values of a requested type stay exact: a value that does not fit the requested type halts its table, and the reason
+names it.
 """
 
 from __future__ import annotations
@@ -170,7 +171,8 @@ _SHORT_CHARS = RAW_BYTES // 4
 def encoded_mapping(declared: OracleDeclaredType, encoding: str) -> OracleTypeMapping:
     """Return the mapping of a text that is read as bytes. Raises ConfigError for an encoding that Python does not have.
 
-    A RAW has at most RAW_BYTES, so a longer text is read in pieces, as digits. The logs hold the text itself.
+    A RAW has at most RAW_BYTES, so a longer text is read in pieces, as hexadecimal digits. Log tables store the text
+    itself, not its bytes.
     """
     try:
         b"x".decode(encoding, "replace")

@@ -1,8 +1,8 @@
 """The objects that VENUS created at a source, as its installation recorded them, and the widths of log columns.
 
-A name alone proves nothing, because applications may use any name. The record is the table VENUS_OWNED. Older
-installations have only their registry: it numbers log tables and triggers, and its columns distinguish it from a table
-of the application with the same name.
+A name alone does not prove that VENUS created an object, because applications may use any name. VENUS records its
+objects in the table VENUS_OWNED. Older installations have only their registry: it numbers log tables and triggers, and
+its columns distinguish it from a table of the application with the same name.
 
 If a key became wider than its log, the application's statements would fail, so logs use the widest form of each type.
 The next installation widens logs that an older version created with the width that the key had then.

@@ -240,7 +240,7 @@ class OracleDictionary:
         return structure.group_by_table(self._session.fetch_rows(text, {"owner": owner}))
 
     def resolve_requests(self, included: Seq[ListedTable]) -> list[RecordedType]:
-        """Return the requested types column by column. Raises ConfigError for an unknown column or an unfit key."""
+        """Return the requested types column by column. Raises ConfigError for an unknown column or a bad key type."""
         found: list[RecordedType] = []
         for name in self.requested:
             switch = normalise_switch(name)

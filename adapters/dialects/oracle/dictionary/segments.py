@@ -1,16 +1,17 @@
 """Detection of changes that fire no trigger, by segment numbers and by times of alteration.
 
 TRUNCATE (also of a partition or a cluster), EXCHANGE PARTITION and DROP PARTITION renumber or remove a segment, for
-every user and even if the DDL trigger does not see them. ALTER TABLE ... MOVE looks the same. A new partition has no
-rows.
+every user and even if the DDL trigger does not see them. ALTER TABLE ... MOVE looks the same. A new partition is
+harmless, because it has no rows.
 
 VENUS also compares the time at which each of its triggers was last altered. A trigger that was disabled and enabled
-again between two comparisons looks right, but has missed the changes in between. Oracle also sets that time when it
-compiles a trigger: an INVALID one before it fires, all of them after an upgrade. No change is missed then.
+again between two comparisons looks right, but has missed the changes in between. Oracle also sets a trigger's time
+when it compiles the trigger: an INVALID one before it fires, all triggers after an upgrade. No change is missed while
+a trigger is compiled.
 
-The definition of a table is compared too, because no trigger fires for a column that is dropped and added again, or for
-two columns that exchange their names, and the table's segment stays. The order of the columns and the time of the last
-specification reveal this.
+The definition of a table is compared too, because no trigger fires for a column that is dropped and added again, or
+for two columns that exchange their names, and the table's segment stays. The order of the columns and the time of the
+last specification reveal such a change.
 """
 
 from __future__ import annotations

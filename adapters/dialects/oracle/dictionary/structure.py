@@ -1,7 +1,8 @@
 """The structure of an Oracle table: checks, indexes, foreign keys, defaults, identities, comments (VENUS 3.4).
 
-It is expressed in SQL that means the same in PostgreSQL; an object without an equivalent is listed with the reason. One
-pass reads a whole schema, because Oracle's dictionary answers slowly. The result is assembled without further queries.
+The structure is expressed in SQL that means the same in PostgreSQL; an object without an equivalent is listed with the
+reason. One pass reads a whole schema, because Oracle's dictionary answers slowly. The result is assembled without
+further queries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables as Oracle's dictionary describes them: kind, key, how columns are read, refusals, choice by patterns.
 
-A table that is left out has no rows of the application's own. A table that has such rows and cannot be carried is
-refused, so that nothing is silently missing at the target.
+VENUS leaves out only tables without rows of the application's own. It refuses a table that has rows of the application
+and cannot be carried, so that nothing is silently missing at the target.
 """
 
 from __future__ import annotations

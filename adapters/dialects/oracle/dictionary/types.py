@@ -1,8 +1,8 @@
 """The default mapping of Oracle types: the logical type that carries each, and how it is read. Pure.
 
-The table of the documentation is generated from this mapping. `select` is the selected expression, with `{c}` for the
-column. `text` names the rule of rows.py that converts the driver's value. `bind` is the expression of a condition for a
-key of the type.
+The table of types in the documentation is generated from this mapping. `select` is the selected expression, with `{c}`
+for the column. `text` names the rule of rows.py that converts the driver's value. `bind` is the expression with which
+a condition binds a key of the type.
 """
 
 from __future__ import annotations

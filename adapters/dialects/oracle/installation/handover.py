@@ -1,10 +1,10 @@
 """Statements by which an Oracle database takes over the capture of a business (`venus fallback`).
 
 As in a PostgreSQL database, the registry, the checkpoint and the numbers of tables and batches continue those of the
-other database, whose capture is sealed. DDL for log tables and triggers would end the transaction, so it runs before
-that, while writes are still rejected; a statement is left out if its object exists.
+other database, whose capture is sealed. DDL for log tables and triggers would end the handover's transaction, so it
+runs earlier, while writes are still rejected; VENUS omits a statement if its object exists.
 
-While the database follows, its triggers do not log what VENUS applies (triggers.sql, quiet).
+While the database follows another one, its triggers do not log what VENUS applies (triggers.sql, quiet).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _find_tables(dictionary: OracleDictionary, schemas: Seq[TableSchema]) -> lis
 def _find_table(
     known: TableSchema, dictionary: OracleDictionary, listed: Mapping[tuple[str, str], ListedTable]
 ) -> OracleTable | None:
-    """Return this database's table for a registered one. The heartbeat table may have another name here."""
+    """Return this database's table for a registered one. The heartbeat table's name may differ between databases."""
     if known.is_heartbeat:
         at = listed.get((dictionary.user, HEARTBEAT))
         at = at or ListedTable(owner=dictionary.user, name=HEARTBEAT, partitioned=False, rows=1, is_own=True)
@@ -125,7 +125,7 @@ def _trigger_sql(table: OracleTable, here: OracleObjects, user: str, version: Ve
 def plan_quiet_triggers(database: OracleDatabase) -> list[str]:
     """Return the statements that stop the triggers from logging changes that VENUS applies. Reads only.
 
-    While they run, a trigger is disabled for a moment, so the application must not write.
+    While these statements run, a trigger is disabled for a moment, so the application must not write.
     """
     here = read_planned_objects(database.writer, database.version)
     known = [entry.schema for entry in registry.read_tables(database.writer).values() if not entry.schema.is_heartbeat]

@@ -1,9 +1,9 @@
 """The plan of an installation or a removal; installer.py runs it step by step.
 
-Oracle commits with every DDL statement, so an installation can be interrupted anywhere. Therefore the row of a table in
-the registry comes first and names the unfinished installation. VENUS creates the triggers disabled, checks them in the
-dictionary and enables them; the row becomes ACTIVE only after the fence. If any step fails, VENUS removes the triggers
-of the table, so that the application can continue.
+Oracle commits with every DDL statement, so an installation can be interrupted anywhere. Therefore VENUS first stores
+the table's row in the registry, which marks the installation as unfinished. VENUS creates the triggers disabled,
+checks them in the dictionary and enables them; the row becomes ACTIVE only after the fence, which waits for earlier
+writers. If any step fails, VENUS removes the triggers of the table, so that the application can continue.
 """
 
 from __future__ import annotations
@@ -313,8 +313,8 @@ class OracleInstallPlanner:
     def _removals(table: OracleTable, here: OracleObjects) -> dict[str, str]:
         """Return the triggers that must be dropped before a table gets its own, with the statements.
 
-        Such a trigger is on another table, because the table was renamed or redefined (ORA-04095), belongs to an
-        edition, which a replacement keeps, or has come back from the recycle bin.
+        A trigger must be dropped if it is on another table, because the table was renamed or redefined (ORA-04095), if
+        it belongs to an edition, which a replacement would keep, or if it has come back from the recycle bin.
         """
         on = f"{table.keyed.owner}.{table.keyed.name}"
         made = [m.name for m in build_triggers(table.keyed, table.schema.table_id) if m.name in here.triggers]
@@ -346,7 +346,7 @@ class OracleInstallPlanner:
     # -- release of single tables --------------------------------------------------------------------------------
 
     def plan_release(self, table_ids: Seq[int]) -> list[OracleStep]:
-        """Return the removal of the triggers of these tables. Raises Refused for one that is captured inline.
+        """Return the removal of the triggers of these tables. Raises Refused for a table captured inline.
 
         The registry is updated first, so that a running capture does not treat the missing triggers as an accident.
         """

@@ -1,12 +1,12 @@
 """VENUS's objects in the dictionary, renamed ones included, and the statement that frees the space of the logs.
 
-After FLASHBACK TABLE TO BEFORE DROP, the triggers of a table keep their names in the recycle bin; after a redefinition,
-they have those of its interim table. They still write to the log. So VENUS finds triggers by their table and by the log
-that their text names.
+After FLASHBACK TABLE TO BEFORE DROP, the triggers of a table keep their recycle bin names; after a redefinition, they
+have the names of the interim table's triggers. Renamed triggers still write to the log, so VENUS finds triggers by
+their table and by the log that their text names.
 
-The valve is a job of the scheduler, which runs even while VENUS is down. It disables the triggers of a table whose log
-reaches the limit of the settings: otherwise the log would fill its tablespace, and the application's statements would
-fail. Capture runs the same block, in case the scheduler is off.
+The valve is a job of Oracle's scheduler, which runs even while VENUS is down. It disables the triggers of a table
+whose log reaches the limit of the settings: otherwise the log would fill its tablespace, and the application's
+statements would fail. Capture runs the valve's block too, in case the scheduler is off.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The installation of capture in an Oracle database: reads its dictionary, creates the objects of VENUS, removes them.
 
-It is the part of a source that a DBA uses before capture begins and after it has ended (VENUS 3.1).
+A DBA uses this part of a source before capture begins and after it has ended (VENUS 3.1).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ATTEMPTS = 10
 
 
 def run_steps(session: OracleSession, steps: Seq[OracleStep]) -> None:
-    """Run the steps of an installation. If one fails, remove the triggers of its table, and nothing else."""
+    """Run the steps of an installation. If a step fails, remove the triggers of its table, and nothing else."""
     session.run(statement("session", "patience"))
     for step in steps:
         if step.shown.exists:
@@ -65,7 +65,7 @@ def run_removal(session: OracleSession, steps: Seq[OracleStep]) -> None:
 
 
 def adopt_steps(session: OracleSession, steps: Seq[OracleStep]) -> None:
-    """Complete an installation by script: run the steps that only VENUS runs. Raises Refused for a missing step."""
+    """Run the steps that complete an installation by script. Raises Refused if a step of the script was not run."""
     missing = [s.shown for s in steps if not s.shown.exists and not s.shown.adopted]
     if missing:
         first = next((s for s in missing if not s.what.startswith(RECORD)), missing[0])  # not a record

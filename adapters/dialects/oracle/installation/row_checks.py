@@ -3,10 +3,10 @@
 A sample of each table shows frequent values. A type that cannot hold every value needs proof: `check` and the
 installation read every row once, before the table is captured.
 
-In a database whose character set is not Unicode, the server converts texts for VENUS. It replaces bytes that the
-character set does not define, without an error: typically bytes from a client that had set NLS_LANG to the database's
-own character set. A round trip of the values shows such bytes. Texts of keys are read in full, because two keys must
-not become one. Where the configuration names an encoding, a sample is fetched as bytes and decoded here.
+In a database whose character set is not Unicode, the server converts texts for VENUS. The server silently replaces
+bytes that the character set does not define: typically bytes from a client that had set NLS_LANG to the database's own
+character set. A conversion to UTF-8 and back shows undefined bytes. Texts of keys are read in full, because two keys
+must not become one. Where the configuration names an encoding, a sample is fetched as bytes and decoded here.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def prove_keys(session: OracleSession, table: OracleTable, sets: CharacterSets) 
 
 
 def find_large_values(session: OracleSession, tables: Iterable[OracleTable]) -> Iterator[LargeValues]:
-    """Yield the tables with large objects. Their lengths are in the rows: no large value is read."""
+    """Yield the tables with large objects. A row has the lengths of its LOBs, so no large value is read."""
     for table in tables:
         lobs = [name for name, reading in table.readings.items() if reading.declared.data_type in LOBS]
         lengths = " + ".join(statement("sampling", "length", c=f"T.{quote(name)}") for name in lobs)
@@ -206,7 +206,7 @@ def _sample_checks(table: OracleTable, sets: CharacterSets) -> list[_SampleCheck
 def sample_query(table: OracleTable, sets: CharacterSets = UNICODE) -> str:
     """Return the query that counts unfit values of each column in a sample of a table's rows.
 
-    It samples blocks if the statistics show many rows, and reads at most SAMPLE_ROWS rows in any case.
+    The query samples blocks if the statistics show many rows, and reads at most SAMPLE_ROWS rows in any case.
     """
     checks = _sample_checks(table, sets)
     return statement(

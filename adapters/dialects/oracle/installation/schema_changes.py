@@ -1,10 +1,10 @@
 """Schema changes of captured tables: VENUS stores them in the registry, in one transaction.
 
-Captured tables of other schemas may become unreadable for VENUS's user. Only these tables halt, until the user may read
-them again. Oracle reports a table without any privilege as one that does not exist (ORA-00942), and its views omit it.
-VENUS's own triggers distinguish the two cases: they are dropped with their table, and their owner always sees them. If
-the triggers are gone as well, only a DBA can find out. VENUS then names both possibilities and never assumes that the
-table was dropped.
+Captured tables of other schemas may become unreadable for VENUS's user. Only the unreadable tables halt, until VENUS's
+user may read them again. Oracle reports a table without any privilege as one that does not exist (ORA-00942), and its
+views omit it. VENUS's own triggers distinguish the two cases: they are dropped with their table, and their owner
+always sees them. If the triggers are gone as well, only a DBA can find out whether the table exists: VENUS names both
+possibilities and never assumes that it was dropped.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> bool
 def _drop_unfit_triggers(writer: OracleSession, found: Seq[OracleTableComparison]) -> bool:
     """Remove triggers that do not fit the key of their table: the application's statements could fail.
 
-    Return whether all of them are gone.
+    Return whether all unfit triggers are gone.
     """
     all_gone = True
     unfit = [how.captured.schema for how in found if how.drop_triggers]
@@ -293,7 +293,7 @@ class SegmentWatch:
     def store(self, compared: Iterable[OracleTableComparison]) -> None:
         """Store the present marks, in the transaction that stores their consequences.
 
-        Tables that are PAUSED, unreadable or undecided are skipped: no reason was stored for them, so that a later
+        Tables that are PAUSED, unreadable or undecided are skipped: no reason was stored for them, so a later
         comparison must find the change again.
         """
         for how in compared:

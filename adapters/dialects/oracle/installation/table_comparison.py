@@ -1,9 +1,9 @@
 """Detection of changes to a captured table: comparison with its registered version, and the recorded DDL. Pure.
 
-VENUS never blocks ordinary DDL of the application. The comparison detects and reports what the DDL breaks, and
-`venus install-triggers` repairs it (VENUS 3.2: a table's description is sent with its rows). The DDL trigger records
-statements. Those that keep rows, values and triggers are harmless. If a statement is not certainly harmless, VENUS
-reads the table again.
+VENUS never blocks ordinary DDL of the application. The comparison detects and reports what the DDL breaks, and `venus
+install-triggers` repairs it (VENUS 3.2: a table's description is sent with its rows). The DDL trigger records
+statements. Statements that keep rows, values and triggers are harmless. If a statement is not certainly harmless,
+VENUS reads the table again.
 """
 
 from __future__ import annotations

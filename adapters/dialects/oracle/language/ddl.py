@@ -1,10 +1,10 @@
 """The statements that an installation runs, built from the dictionary's data, and their script for SQL*Plus. Pure.
 
-A statement that Oracle restarts fires the row triggers again. Superfluous keys are harmless, because capture reads the
-rows later.
+A statement that Oracle restarts fires the row triggers again. Keys that are logged twice are harmless, because capture
+reads the rows later.
 
-The script, which SQLcl also accepts, has additions only to make a run by hand safe: it runs only as one user, stops at
-the first error, writes a log file, and commits as the program does.
+The script, which SQLcl also accepts, adds only what makes a run by hand safe: it runs only as one user, stops at the
+first error, writes a log file, and commits where VENUS itself would commit.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _join_lines(separator: str, parts: list[str]) -> str:
 def key_change_condition(table: KeyedTable) -> str:
     """Return the condition that the key of a row has changed.
 
-    Key columns are never NULL. The application's session settings compare the texts and may be linguistic.
+    Key columns are never NULL. Texts are compared under the application's session settings, which may be linguistic.
     """
     changed = [f":OLD.{quote(k.name)} <> :NEW.{quote(k.name)}" for k in table.key]
     if any(k.is_text for k in table.key):

@@ -1,7 +1,7 @@
 """The paper's own variant, on request: recordID, isDeleted and Sequence in the application's tables (VENUS 3.1, 3.2).
 
-Writers of a table wait for each other until commit, at the row with its Sequence. This makes `Sequence > lastSequence`
-exact, and slow. RECORDID identifies a row; ISDELETED = 1 marks a deleted one.
+Writers of a table lock the row that holds the table's Sequence, and so wait for each other until commit. The lock
+makes `Sequence > lastSequence` exact, and writes slow. RECORDID identifies a row; ISDELETED = 1 marks a deleted one.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 python-oracledb (thin unless the URL says `thick_mode`) and cx_Oracle use the same code: both describe columns to an
 output type handler, and both have the error's code in their exceptions. SQLAlchemy only parses the URL.
 
-A password may change while VENUS runs. Between the change in the database and that of the file, every login is refused.
-Ten refusals in a row lock most accounts (FAILED_LOGIN_ATTEMPTS), so VENUS retries a refused password only after
-minutes, and a new password at once.
+A password may change while VENUS runs. Between the change in the database and the change of the password file, every
+login is refused. Ten refusals in a row lock most accounts (FAILED_LOGIN_ATTEMPTS), so VENUS retries a refused password
+only after minutes, and a new password at once.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def parse_driver_url(url: str) -> tuple[Driver, OracleOptions]:
 
 
 def _start_client(module: Any, client: dict[str, str]) -> None:
-    """Load Oracle's client for the thick mode. cx_Oracle has no other mode and has loaded it already."""
+    """Load Oracle's client for the thick mode. cx_Oracle is always thick, and has loaded it already."""
     if not hasattr(module, "init_oracle_client"):
         return
     try:

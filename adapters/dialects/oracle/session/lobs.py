@@ -1,8 +1,8 @@
 """LOBs: a small one is fetched with its row, a large one is read through its locator in pieces.
 
 A query selects each LOB column three times: its content if that is small, its length, its locator. So a small value
-costs no round trip. VENUS refuses a large value by its length before it reads a byte, or reads it piece by piece.
-Lengths and offsets are those of python-oracledb: bytes of a BLOB, UCS-2 code points of a CLOB. In these units, a
+costs no extra round trip. VENUS reads a large value piece by piece, or refuses it by its length before it reads a
+byte. Lengths and offsets are those of python-oracledb: bytes of a BLOB, UCS-2 code points of a CLOB. In these units, a
 character beyond U+FFFF counts as two and must not be split (python-oracledb's documentation, "LOB Objects").
 """
 

@@ -1,10 +1,10 @@
 """The options of an Oracle session: the limits of a cut, the choice of columns, the version. Pure.
 
-A backlog above the limits becomes several cuts, each with one snapshot and without duplicate keys. If the undo is lost
-even so (ORA-01555), the next cuts are smaller, and grow again as they succeed.
+A backlog above the limits becomes several cuts, each with one snapshot and without duplicate keys. If Oracle discards
+the undo of a snapshot nevertheless (ORA-01555), the next cuts are smaller, and grow again as they succeed.
 
-Differences between versions of Oracle have names: code asks these, never for a version number. Tests generate and
-parse the statements for these versions, and docs/oracle contains them.
+Differences between versions of Oracle have names: code tests a named difference, never a version number. Tests
+generate and parse the statements for all versions in `VERSIONS`, and docs/oracle contains some of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Capture at a PostgreSQL source: schema changes, the backlog, waiting for changes, and the opening of cuts.
 
-The prepared poll is cached like the registry and the dictionary, and every snapshot validates them. A change of the
-registry by another process raises SchemaChanged, and `refresh_schemas` reads it again.
+Capture caches the registry, the dictionary and the prepared poll, and every snapshot validates these caches. A change
+of the registry by another process raises SchemaChanged, and `refresh_schemas` reads it again.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class PostgresCapture(SourceCapture):
     def refresh_schemas(self) -> list[TableSchema]:
         """Compare dictionary and registry, unless their fingerprint is unchanged: many tables make this expensive.
 
-        A failed cut also triggers a comparison. A change that the fingerprint does not show is found after COMPARE_S.
+        A failed cut also triggers a comparison. A change that the fingerprint does not show is found after COMPARE_S
+        seconds.
         """
         now, failed = self._monotonic(), self._cut is not None and not self._cut.committed
         seen = registry.read_fingerprint(self._connection, self._registry.captured) if self._is_ready else ""
@@ -116,7 +117,7 @@ class PostgresCapture(SourceCapture):
     def _retry_halted_tables(self) -> bool:
         """Resume tables that halted; return whether there were any.
 
-        All of them must be readable, and one that halted at a row must have been written to since.
+        A table is resumed only if it is readable and, where it halted at a row, has been written to since.
         """
         stopped = [c for c in self._registry.captured if is_halted(c.registered) or is_unreadable(c.registered)]
         unreadable = registry.find_unreadable_tables(self._connection, registry.table_oids(stopped))
@@ -198,7 +199,7 @@ class PostgresCapture(SourceCapture):
         return cut
 
     def restart_fill(self, table_id: int) -> None:
-        """Restart the fill of a table. This also ends RESYNC if its triggers are complete."""
+        """Restart the fill of a table. If the table's triggers are complete, this also ends RESYNC."""
         with self._connection.transaction():
             registry.restart_fill(self._connection, table_id)
             schema_changes.store_present_marks(self._connection, table_id)
@@ -280,7 +281,8 @@ class PostgresCapture(SourceCapture):
     def _create_functions(self) -> bool:
         """Create the session's functions that wait and read; return whether the role may do that.
 
-        Without them a DO block waits, which is planned each time, and every table needs its own round trip.
+        Without these functions, VENUS waits in a DO block, which is planned each time, and every table needs its own
+        round trip.
         """
         try:
             self._connection.run(cut_statements.session_functions())

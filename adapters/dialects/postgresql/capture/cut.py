@@ -1,11 +1,12 @@
 """A cut of a PostgreSQL source: one REPEATABLE READ transaction from the first log row read to the local COMMIT.
 
-DELETE in a REPEATABLE READ transaction removes exactly the rows in its snapshot, so a cut deletes exactly what it read,
-in one statement or in two. The same transaction writes the batch rows and the checkpoint (VENUS 3.3). A
-late committer's log rows are not in the snapshot and wait for the next cut.
+DELETE in a REPEATABLE READ transaction removes exactly the rows in its snapshot, so a cut deletes exactly what it
+read, in one statement or in two. The same transaction writes the batch rows and the checkpoint (VENUS 3.3). Log rows
+of a transaction that commits later are not in the snapshot and wait for the next cut.
 
-One statement reads the contents of all small logs; only a large log needs a second statement. It also reads the few
-rows of few tables (cut_opening.py). Small reads of more tables are prepared once in a session and share a round trip.
+One statement reads the contents of all small logs; only a large log needs a second statement. If few rows of few
+tables have changed, the statement that opens a cut reads them as well (cut_opening.py). Small reads of more tables are
+prepared once in a session and share a round trip.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _FIELD = re.compile(r'(?:"((?:[^"\\]++|""|\\\\)*+)"|([^,"]*+)),')
 
 @dataclass(slots=True)
 class PreparedReads:
-    """Prepared statements of a session that read few rows. `together`: it can read several tables at once."""
+    """Prepared statements of a session that read few rows. `together`: one statement can read several tables."""
 
     together: bool = False
     #: Whether the statement that opens a cut also reads the rows of tables with few changes.
@@ -291,7 +292,7 @@ class PostgresCut:
         return SmallCopy(self._connection, copied) if small else CopyStream(self._connection, copied)
 
     def _read_few(self, claim: PostgresClaim) -> FewRows:
-        """Return the rows of a small log. Reads those of other small logs in the same round trip."""
+        """Return the rows of a small log. The round trip also reads other small logs."""
         table_id = claim.schema.table_id
         if table_id not in self._at_hand:
             found = self._read_together(self._few)
@@ -300,7 +301,7 @@ class PostgresCut:
         return self._at_hand.pop(table_id)
 
     def _read_together(self, claims: Seq[PostgresClaim]) -> list[tuple[PostgresClaim, FewRows]]:
-        """Read the first of these claims, and more. Raises Conflict if one of several tables has an unreadable text."""
+        """Read the first of these claims, and more. Raises Conflict if a table read with others has invalid text."""
         try:
             return self._reads.read_rows(self._connection, claims)
         except InvalidText as why:

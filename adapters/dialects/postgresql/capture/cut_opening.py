@@ -1,6 +1,6 @@
 """Opening of a cut of a PostgreSQL source: a snapshot, what the logs contain in it, and locks on the tables.
 
-Dirty marks show which log tables have rows. One statement reads them, however many tables there are.
+Dirty marks show which log tables have rows. One statement reads all marks, however many tables there are.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DirtyMarks:
         return cls(captured_at_us=captured_at_us, epoch=epoch, counts={t: count for t, (count, _) in rows.items()})
 
     def has_work(self, tables: PolledTables) -> bool:
-        """Return whether the marks require a cut. Those of paused or unreadable tables do so only if they are many."""
+        """Return whether the marks require a cut; a few marks of paused or unreadable tables do not."""
         return any(t not in tables.waiting or count > MARKS_MAX for t, count in self.counts.items())
 
     def delete_statements(self, tables: PolledTables) -> list[str]:
@@ -142,7 +142,7 @@ class LockWaitState:
     def record_success(
         self, connection: PostgresConnection, captured: Seq[PostgresCapturedTable], fills: Seq[FillState]
     ) -> None:
-        """Record that a cut locked its tables. Tables that were left out may still be locked."""
+        """Record that a cut locked its tables. Tables left out of the cut may still be locked."""
         if self._since is None:
             return
         if self.left_out - {f.table_id for f in fills}:
@@ -154,7 +154,7 @@ class LockWaitState:
         self._since, self.holders_by_table, self.left_out = None, {}, set()
 
     def record_timeout(self, connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> None:
-        """Record that a cut did not get its locks. If this state lasts, look up and log the holders."""
+        """Record that a cut did not get its locks. If the wait lasts, find and log the lock holders."""
         now = self._monotonic()
         if self._since is None:
             self._since, self._look_at, self._say_at = now, now + LOG_AFTER_S, 0.0
@@ -217,8 +217,8 @@ def open_cut(
 
     `mark` identifies the registry from which `captured` was loaded. `everywhere`: read every log, marked or not.
     `idle`: there is probably no work, so read the marks first, in one round trip without a transaction. `seen`: marks
-    that were just read. `recent`: tables to expect changes of; wait for changes first, in the round trip of the
-    opening.
+    that were just read. `recent`: tables in which changes are expected; wait for changes first, in the round trip that
+    opens the cut.
     """
     guess: dict[int, PostgresCapturedTable] = {}
     before = ""
@@ -301,7 +301,7 @@ def _begin_snapshot(
     *,
     everywhere: bool,
 ) -> tuple[_Snapshot, list[PostgresClaim]]:
-    """Run `before`, then take the snapshot. Return it, and the claims of tables that are not locked yet."""
+    """Run `before`, then take the snapshot. Return the snapshot, and the claims of unlocked tables."""
     if guess:
         begun = _begin_with_locks(connection, tables, guess, before)
     else:
@@ -413,7 +413,7 @@ def _lock_tables(
     claims: Seq[PostgresClaim],
     fills: Seq[FillState],
 ) -> None:
-    """Lock the tables until the cut ends. Raises SchemaChanged or Conflict if one has changed."""
+    """Lock the tables until the cut ends. Raises SchemaChanged or Conflict if a table has changed."""
     filling = {f.table_id for f in fills}
     tables = {c.table.oid: c.table for c in claims}
     tables |= {c.table.oid: c.table for c in captured if c.table and c.schema.table_id in filling}

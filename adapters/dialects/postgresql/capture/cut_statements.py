@@ -36,7 +36,8 @@ def small_logs_query(table_ids: Iterable[int]) -> str:
 def opening_query(tables: Mapping[int, int], read: Iterable[tuple[PostgresTable, TableSchema]] = ()) -> str:
     """Return the query that opens a cut: the marks, and logs and signatures of `tables`, oids by table_id.
 
-    It also reads and deletes the changes of those tables in `read` that have few; all of them have identity keys.
+    The query also reads and deletes the changes of tables in `read` that have only a few; all tables in `read` have
+    identity keys.
     """
     oids = "'{" + ",".join(map(str, tables.values())) + "}'"
     signatures = statement("dictionary", "signatures") % {"tables": oids}
@@ -77,7 +78,8 @@ def session_functions() -> str:
 def wait_statement(waiting: frozenset[int], *, pause_s: float, looks: int, as_block: bool) -> str:
     """Return the statement that waits for a dirty mark of a table that is not among `waiting`.
 
-    `looks`: how often it looks. `as_block`: use a DO block, because this session has no function that waits.
+    `looks`: how many times the statement checks. `as_block`: use a DO block, because this session has no function that
+    waits.
     """
     numbers = "{" + ",".join(map(str, sorted(waiting))) + "}"
     parts = {"waiting": numbers, "pause_s": f"{pause_s:.6f}", "looks": str(looks)}
@@ -113,7 +115,7 @@ def planner_settings(rows: int, pages: int) -> str:
 def changes_query(
     table: PostgresTable, schema: TableSchema, *, inserts_only: bool, taken: bool, noted: bool = False
 ) -> str:
-    """Return the query for a table's changes. With `taken` it also deletes the log rows.
+    """Return the query for a table's changes. With `taken`, the query also deletes the log rows.
 
     A row begins with a flag: whether it was deleted, or with `noted`, t (deleted), n (new) or f (neither).
     """

@@ -1,8 +1,8 @@
 """Structure of a PostgreSQL table: checks, indexes, actions of foreign keys, defaults, own types (VENUS 3.4).
 
-A target is PostgreSQL too, so everything is carried in the dictionary's spelling. If a part needs an object of the
-application that VENUS does not carry, such as a function, it is listed with the reason. Enums and domains of the
-application travel with the tables that use them, and the target creates them before these tables.
+A target is PostgreSQL too, so VENUS carries each part of a table as the dictionary spells it. A part that needs an
+object of the application that VENUS does not carry, such as a function, is listed with the reason. Enums and domains
+of the application travel with the tables that use them, and the target creates them before these tables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PostgreSQL's dictionary as table schemas: columns, keys, indexes, and why a table cannot be captured.
 
-The upper adapter compares it with the registry every few seconds, so a handful of queries reads any number of tables.
-Column numbers are PostgreSQL's own attribute numbers, which are never reused within a table.
+The upper adapter compares the dictionary with the registry every few seconds, so a few queries read any number of
+tables. Column numbers are PostgreSQL's own attribute numbers, which are never reused within a table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """PostgreSQL's types as logical types. Pure; the dictionary supplies the rows of pg_type.
 
 Values travel as the text of the type's output function under VENUS's session settings, so every type reads back
-exactly. A type that only PostgreSQL has is NATIVE with its spelling. Types whose values mean something only inside
-their own database, such as object ids and role names, are refused.
+exactly. A type that only PostgreSQL has becomes the logical type NATIVE with PostgreSQL's spelling. Types whose values
+mean something only inside their own database, such as object ids and role names, are refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _TEXTUAL = {"text", "varchar", "name"}
 
 
 def logical_type(oid: int, modifier: int, spelled: str, types: Mapping[int, PgType]) -> LogicalType:
-    """Return the logical type of a column. Raises UnsupportedType for what cannot be carried exactly."""
+    """Return the logical type of a column. Raises UnsupportedType if its values cannot be carried exactly."""
     if _is_large_object(oid, types):
         raise UnsupportedType("a reference to a large object, whose bytes are not in the row")
     found, modifier = _resolve_domain(oid, modifier, types)

@@ -1,9 +1,10 @@
 """`venus check` at a PostgreSQL source: what is missing and what cannot be carried. Reads only.
 
-A table without a key can often be given a number column that distinguishes equal rows. The statements depend on the
-table. A member of an inheritance tree gets the column together with its parent, and cannot have an identity. A
-partitioned table's key must include the partition columns. A typed table accepts no column. A table whose row type is
-the type of a column cannot be rewritten. All statements can be repeated, and run in any order of the tables.
+A table without a key can often be given a number column that distinguishes equal rows; the statements depend on the
+kind of table. A member of an inheritance tree gets the number column together with its parent, and the column cannot
+be an identity. A partitioned table's key must include the partition columns. A typed table accepts no new column. A
+table whose row type is the type of a column cannot be rewritten. All statements can be repeated, and the order of the
+tables does not matter.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _read_keyless_facts(connection: PostgresConnection, tables: Iterable[Postgre
 def find_uncaptured_tables(
     connection: PostgresConnection, include: Seq[str], exclude: Seq[str]
 ) -> list[UncapturedTable]:
-    """Return the tables that the patterns choose and the registry lacks. Runs one statement if there are none."""
+    """Return the tables that the patterns choose and the registry lacks. Runs one statement if no table is missing."""
     if not registry.is_installed(connection):
         return []
     names = connection.rows(statement("registry", "uncaptured"))

@@ -69,7 +69,7 @@ def _namespace_and_name(schema: TableSchema) -> tuple[str, str]:
 
 
 def _find_table(schema: TableSchema, there: Mapping[tuple[str, str], PostgresTable]) -> PostgresTable | None:
-    """Return this database's table for a registered one. Each kind of database names the heartbeat differently."""
+    """Return this database's table for a registered one. The heartbeat table's name may differ between databases."""
     found = there.get(_namespace_and_name(schema))
     return found if found is not None or not schema.is_heartbeat else dictionary.HEARTBEAT
 

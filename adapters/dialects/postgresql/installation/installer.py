@@ -141,7 +141,7 @@ class PostgresInstaller(SourceInstaller):
         return steps
 
     def _run_with_retries(self, attempt: Callable[[], list[InstallStep]]) -> list[InstallStep]:
-        """Run `attempt` in a transaction. If it cannot get a lock, release all locks and try again."""
+        """Run `attempt` in a transaction. If a lock is busy, release all locks and try again."""
         self._on_change()
         connection, options = self._connection, self._connection.options
         for left in range(options.install_attempts, 0, -1):
@@ -204,7 +204,8 @@ def _release_steps(
 ) -> list[InstallStep]:
     """Return the steps that remove the triggers, then those that update the registry.
 
-    Removing triggers waits for a cut that reads the table, and that cut may write the registry's row, hence the order.
+    The triggers come first, because removing them waits for a cut that reads the table, and that cut may write the
+    registry's row.
     """
     released = [t for t, _ in registry.read_registered_tables(connection, released=True)]
     places = qualified_names([*(t for t, _ in registry.read_registered_tables(connection)), *released], table_ids)

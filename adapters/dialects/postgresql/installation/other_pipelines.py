@@ -1,8 +1,8 @@
 """Other pipelines of VENUS that write to a captured database.
 
-Their sessions set session_replication_role = replica if their role may, so that ordinary triggers do not fire. Triggers
-that are ENABLE ALWAYS fire. The pipeline by which the database itself follows another one does not count: its changes
-are not captured.
+Sessions of other pipelines set session_replication_role = replica if their role may, so that ordinary triggers do not
+fire; triggers that are ENABLE ALWAYS do. The pipeline by which the database itself follows another one does not count:
+its changes are not captured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OtherPipelines:
 
     @classmethod
     def read(cls, connection: PostgresConnection, own_tables: Mapping[str, bool]) -> Self:
-        """Read which other pipelines exist. Triggers keep their state even after the last of these has ended."""
+        """Read which other pipelines exist. Triggers keep their state even after the last pipeline has ended."""
         groups = _read_groups(connection, own_tables)
         if connection.options.always or groups:
             return cls(groups=groups, trigger_states=(ALWAYS,))

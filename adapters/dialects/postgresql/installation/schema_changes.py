@@ -4,9 +4,9 @@ Capture fails open: the application's statements never fail, whatever happens to
 the table's fill, so that old rows get its value. A change that capture cannot follow makes the table RESYNC, with the
 reason.
 
-Log tables and functions of an older version are updated while capture runs. A function is replaced only if it has
-missed nothing. It accepts a wider key only after its log does, because the application's statement would fail on a
-value that the log's column cannot hold.
+Log tables and functions of an older version are updated while capture runs. A trigger function is replaced only if it
+has missed no change. A function accepts a wider key only after its log does, because the application's statement would
+fail on a value that the log's column cannot hold.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _relations(table: PostgresTable) -> dict[int, str]:
 
 
 def _is_altered(before: str | None, now: str) -> bool:
-    """Return whether a trigger was altered: only its row version differs. After a restore, its function differs too."""
+    """Return whether a trigger was altered: only its row version differs (after a restore, its function too)."""
     if before is None or before == now:
         return False
     return before.split(" ")[0] == now.split(" ")[0]
@@ -125,8 +125,8 @@ def _is_altered(before: str | None, now: str) -> bool:
 def _is_rewritten(before: str | None, now: str | None) -> bool:
     """Return whether ALTER TABLE has recomputed values of rows, according to two marks.
 
-    That is so if a column was altered and the rows are in a new file, or if an expression was altered. VACUUM FULL and
-    CLUSTER alter no column, and SET STATISTICS creates no new file.
+    Values were recomputed if a column was altered and the rows are in a new file, or if an expression was altered.
+    VACUUM FULL and CLUSTER alter no column, and SET STATISTICS creates no new file.
     """
     if before is None or now is None or before == now:
         return False
@@ -185,7 +185,7 @@ def refresh_registry(connection: PostgresConnection, captured: Seq[PostgresCaptu
 
 
 def pause_unreadable_tables(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> bool:
-    """Pause tables that may not be read; return whether there were any. Their logs keep their rows."""
+    """Pause tables that may not be read; return whether there were any. The tables' logs keep their rows."""
     running = registry.table_oids(c for c in captured if c.registered.state != PAUSED)
     grants = registry.find_unreadable_tables(connection, running)
     for known in (c.registered for c in captured if c.schema.table_id in grants):
@@ -219,7 +219,7 @@ def _store_new_version(
 ) -> TableSchema:
     """Store the next version of a table. Restart its fill if rows sent before lack a column or have an old text.
 
-    A wider type keeps the text, unless USING computes another value. In that case the rows are in a new file, which
+    A wider type keeps the text of values. If a USING clause computes other values, the rows are in a new file, which
     `_check_triggers` detects if the table is `watched`.
     """
     schema = table.to_schema(known.table_id, known.version + 1)
@@ -257,7 +257,7 @@ def _follow_partitions(
     joined: frozenset[int],
     known: TriggerMarks,
 ) -> None:
-    """Add partitions that joined a table. If one has left, start a comparison or a fill, which finds its rows gone."""
+    """Add partitions that joined a table. If a partition has left, start a comparison or fill to find removed rows."""
     table_id = captured.schema.table_id
     now = {leaf.oid: leaf for leaf in table.leaves}
     for oid in now.keys() - joined:

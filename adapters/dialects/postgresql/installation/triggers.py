@@ -70,8 +70,9 @@ class TriggerFunction:
     def is_equivalent_to(self, body: str, other_pipelines: Collection[str] = ()) -> bool:
         """Return whether a function with another body has missed nothing.
 
-        That is so if only the index was recreated, if the key or the limit of the log has changed, or if an older
-        version looked up the key less often. Release 0.1.0 skipped what any pipeline of VENUS applied.
+        A function has missed nothing if only the index was recreated, if the key or the limit of the log has changed,
+        or if an older version looked up the key less often. Functions of release 0.1.0 skipped what any pipeline of
+        VENUS applied.
         """
         before = body if other_pipelines else body.replace("'venus.apply'", "'venus.follows'")
         return body != self.body and _normalise_body(before) == _normalise_body(self.body)

@@ -1,7 +1,7 @@
 """SQL of the PostgreSQL source: the named blocks of this folder, names and literals in PostgreSQL's spelling.
 
-Names of log tables, functions and triggers contain the table's number in the registry, never its name. They stay below
-30 bytes, and a renamed table keeps its triggers.
+Names of log tables, functions and triggers contain the table's number in the registry, never its name, so they stay
+below 30 bytes, and a renamed table keeps its triggers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def function_names(table_id: int) -> tuple[str, str]:
 def trigger_name(event: str, table_id: int) -> str:
     """Return the name of a trigger.
 
-    Events: i, u, d per statement, r per row, t and b after and before TRUNCATE, p of a partition.
+    `event`: i, u or d for a statement trigger, r for a row trigger, t after TRUNCATE, b before TRUNCATE, p for a
+    partition.
     """
     return f"venus_{event}_{table_id:05}"
 

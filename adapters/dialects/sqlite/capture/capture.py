@@ -228,7 +228,7 @@ class SqliteCapture(SourceCapture):
         )
 
     def _accept_dictionary(self) -> None:
-        """Use the present dictionary if it agrees with the registry. Raises SchemaChanged if it does not."""
+        """Use the present dictionary if it agrees with the registry, else raise SchemaChanged."""
         registry.require_installation(self._reader, self._file)
         with read_transaction(self._writer, self._file):
             found = self._compare_all()
@@ -248,7 +248,7 @@ class SqliteCapture(SourceCapture):
                 self._purger.purge(self._writer, self._purger.due_watermarks(watermarks))
 
     def restart_fill(self, table_id: int) -> None:
-        """Restart the fill of a table. This also ends RESYNC if its triggers are complete."""
+        """Restart the fill of a table. If the table's triggers are complete, this also ends RESYNC."""
         with write_transaction(self._writer, self._file):
             captured = registry.read_tables(self._writer).get(table_id)
             if captured is None:

@@ -190,7 +190,7 @@ class SqliteCut:
             raise UnfitRow(self._describe_undecodable(access, sql, bounds)) from e
 
     def _describe_undecodable(self, access: SqliteAccess, sql: str, bounds: Seq[Any]) -> str:
-        """Describe the row whose text is not UTF-8. The driver does not name it, so decode the rows leniently here."""
+        """Describe the row whose text is not UTF-8: decode leniently, because the driver does not name the row."""
         self._reader.text_factory = lambda octets: octets.decode(errors="surrogateescape")
         try:
             for row in self._execute(sql, bounds):

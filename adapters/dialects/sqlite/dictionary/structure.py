@@ -1,9 +1,9 @@
 """Structure of a SQLite table: checks, indexes, actions of foreign keys, defaults (VENUS 3.4).
 
-Everything is expressed in SQL that means the same in PostgreSQL. Anything without an equivalent is listed with the
-reason. SQLite keeps checks only in the text of CREATE TABLE, so they are parsed from it. Its pragmas name the columns
-of an index, but they do not show its expressions or the condition of a partial index: both are parsed from CREATE
-INDEX. They are needed to find the rows that REPLACE would remove through the index.
+The structure is expressed in SQL that means the same in PostgreSQL. Any part without an equivalent in PostgreSQL is
+listed with the reason. SQLite keeps checks only in the text of CREATE TABLE, so they are parsed from it. Its pragmas
+name the columns of an index, but they do not show its expressions or the condition of a partial index: both are parsed
+from CREATE INDEX. The triggers need these expressions and conditions to find the rows that REPLACE would remove.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _referential_action(word: str) -> str:
 
 
 def read_collations(table: str, names: Seq[str], sql: str) -> dict[str, str]:
-    """Return the collations of columns. No pragma shows them, but an index on a scratch copy inherits them."""
+    """Return the collations of columns, which no pragma shows but an index on a scratch copy inherits."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
         try:
             scratch.execute(sql)
@@ -124,7 +124,7 @@ def _columns_left_out(rows: Seq[ColumnRow]) -> list[LeftOut]:
 
 
 def _build_index(fetch: Fetch, row: tuple[Any, ...], sql: str, facts: dict[str, ColumnFact]) -> Index:
-    """Return an index as the target can create it. Raises NotPortableError if it has no equivalent."""
+    """Return an index as the target can create it. Raises NotPortableError if the index has no equivalent."""
     name, unique, origin = row
     texts = parse_index_terms(sql) if sql else ()
     where = parse_index_condition(sql) if sql else ""

@@ -4,7 +4,8 @@ SQLite does not enforce declarations: a type name only gives a column an *affini
 neither widths nor ranges are checked. VENUS gives the target the declared type and checks every value against it
 (rows.py). If the declaration names no type, or an unknown one, the content of the column decides.
 
-Only defaults that mean the same in every database are carried. The others are left out; the rows bring their values.
+Only defaults that mean the same in every database are carried. Other defaults are left out; the rows contain the
+resulting values.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ value that does not fit would halt the table later.
 
 SQLite compares a foreign key by the collation of the referenced column, and PostgreSQL compares texts exactly. A row
 that spells its parent's key differently therefore refers to nothing at the target. The remedy is to store the exact
-spelling.
+spelling of the parent's key.
 """
 
 from __future__ import annotations

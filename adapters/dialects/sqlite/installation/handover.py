@@ -63,7 +63,7 @@ def plan_handover(
 
 
 def _find_table(known: TableSchema, dictionary: SqliteDictionary) -> ContinuedTable:
-    """Find the table of this file for a registered one. Each kind of database names the heartbeat differently."""
+    """Find the table of this file for a registered one. The heartbeat table's name may differ between databases."""
     name = HEARTBEAT if known.is_heartbeat else known.name
     if name not in dictionary or (known.namespace != NAMESPACE and not known.is_heartbeat):
         return ContinuedTable(known=known, here=None)

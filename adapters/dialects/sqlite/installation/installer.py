@@ -1,7 +1,7 @@
 """Installation and removal of capture in a SQLite file, the release of single tables, and the steps of each.
 
-SQLite's DDL is transactional, so an installation succeeds as a whole or not at all. It holds the write lock, so no
-other transaction can begin before it and commit after it without firing the triggers.
+SQLite's DDL is transactional, so an installation succeeds as a whole or not at all. An installation holds the write
+lock, so no other transaction can begin before it and commit after it without firing the triggers.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _trigger_names(present: DictionaryObjects, table_id: int) -> list[str]:
 
 
 def log_removal_steps(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> list[InstallStep]:
-    """Return the steps that remove the logs of these tables. Raises Refused if a trigger writes to one."""
+    """Return the steps that remove the logs of these tables. Raises Refused if a trigger writes to a log."""
     present = read_objects(connection)
     refuse_if_written(
         {i: place for i, place in _table_names(connection).items() if i in reasons},

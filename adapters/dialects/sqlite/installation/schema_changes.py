@@ -4,8 +4,9 @@ VENUS never blocks the application's DDL. The comparison detects and reports wha
 `venus install-triggers` repairs it (VENUS 3.2: a table's description travels with its rows).
 
 No trigger fires when a column is dropped and added again, when two columns exchange names, or when a generated column
-gets another expression. Two things do change: the text of CREATE TABLE, which ALTER TABLE edits, and `schema_version`,
-which every DDL statement raises by one. Dropping and adding may end in the same text, but needs two statements.
+gets another expression. VENUS therefore compares the text of CREATE TABLE, which ALTER TABLE edits, and
+`schema_version`, which every DDL statement raises by one. Dropping a column and adding it again may restore the same
+text, but needs two statements.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ def note_own_changes(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def may_have_altered(before: DictionarySummary | None, look: DictionarySummary, table: str) -> bool:
-    """Return whether ALTER TABLE may have changed values in rows of a table. In doubt the answer is True."""
+    """Return whether ALTER TABLE may have changed a table's values: True in doubt, False without two summaries."""
     this = _object_key("table", table)
     if before is None or this not in before.columns or this not in look.columns:
         return False
@@ -200,9 +201,9 @@ def may_have_altered(before: DictionarySummary | None, look: DictionarySummary, 
 
 
 def _count_other_statements(before: DictionarySummary, look: DictionarySummary, this: str) -> int:
-    """Return the least number of statements that changed other objects.
+    """Return the smallest number of statements that can have changed the other objects.
 
-    One statement creates one name or changes its number of columns, and one drops or renames one table, at most.
+    A statement creates or changes at most one object, and drops at most one table; a rename does both.
     """
     made = sum(before.columns.get(name) != width for name, width in look.columns.items() if name != this)
     dropped = sum(width > 0 and name not in look.columns for name, width in before.columns.items())

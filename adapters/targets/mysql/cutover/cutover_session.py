@@ -1,8 +1,8 @@
 """Cut-over of the application to its former MariaDB or MySQL database, in one session (`venus fallback`).
 
-Rows are read as capture reads them, in bounded memory. Counters continue after the numbers in the rows *and* after
-those drawn at the other database. The application's foreign keys stay as they are. A query over the rows checks each of
-them, because VENUS's sessions did not enforce them.
+Rows are read as capture reads them, in bounded memory. Counters continue after the numbers in the rows *and* after the
+numbers that the other database has generated. The application's foreign keys stay as they are. A query over the rows
+checks each foreign key, because VENUS's sessions did not enforce foreign keys.
 """
 
 from __future__ import annotations

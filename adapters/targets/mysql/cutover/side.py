@@ -1,12 +1,12 @@
 """A MariaDB or MySQL database as one of two between which the application switches (`venus cutover --fall-back`).
 
-Writes are rejected by triggers on each table, which read the record of this database: one row, locked by every
-transaction that writes. So a step is one transaction although DDL is not transactional: triggers, logs and VENUS's own
-tables are created before it, and each statement may be repeated. TRUNCATE fires no trigger.
+Triggers on each table reject writes according to this database's record, a single row that every writing transaction
+locks. So a step is one transaction although DDL is not transactional: triggers, log tables and VENUS's own tables are
+created before the step, and each statement may be repeated. TRUNCATE fires no trigger.
 
 While a database follows the other one, it keeps its capture triggers, which do not log changes by VENUS. Foreign keys
-have no effect in VENUS's sessions. The application's triggers fire there, and cannot be switched off for a session, so
-they are obstacles.
+have no effect in VENUS's sessions. The application's triggers fire in these sessions, and cannot be switched off for a
+session, so they are obstacles.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Cut-over of the application to its former Oracle database, in one session (`venus fallback`).
 
-Rows are read as capture reads them. Counters continue after the numbers in the rows *and* after those drawn at the
-other database. Foreign keys and triggers of the application were switched off while the database followed. They are
-switched on before it accepts writes (side.py), and the foreign keys are validated afterwards.
+Rows are read as capture reads them. Counters continue after the numbers in the rows *and* after the numbers that the
+other database has generated. Foreign keys and triggers of the application were switched off while the database
+followed. Both are switched on again before the database accepts writes (side.py), and the foreign keys are validated
+afterwards.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """An Oracle database as one of two between which the application switches (`venus cutover --fall-back`).
 
-Writes are rejected by triggers on each table, which read the record of this database. They are created before the step
-that needs them, because DDL ends its transaction; each statement may be repeated. Once the record rejects writes, VENUS
-waits for transactions that have written before, and again before it seals capture. Neither TRUNCATE nor a direct path
-load fires a trigger.
+Triggers on each table reject writes according to this database's record. The triggers are created before the step that
+needs them, because DDL ends its transaction; each statement may be repeated. VENUS waits for transactions that have
+already written, first when the record begins to reject writes and again before it seals capture. Neither TRUNCATE nor a
+direct path load fires a trigger.
 
 While a database follows the other one, it keeps its capture triggers, which do not log changes by VENUS. No single
 session can switch off foreign keys and the application's triggers, so they are disabled. The statements that enable
-them again are stored first, and run before the database accepts writes.
+foreign keys and triggers again are stored first, and run before the database accepts writes.
 """
 
 from __future__ import annotations

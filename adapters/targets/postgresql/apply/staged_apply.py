@@ -1,9 +1,9 @@
 """The scale-out apply: tasks stage changes in parallel, and one transaction merges them (VENUS 3.4).
 
-It always applies the range between the target's own applied offset and a requested end. A repeated request finds
-nothing left to do, even after a driver was killed and its checkpoint deleted. The transaction moves the applied offset
-only from its expected value. Everything unusual (a marker, a new version, a table that does not follow, a refused row)
-and everything small is applied by the ordinary path, `run_apply`, up to the same end.
+The scale-out apply always covers the range between the target's own applied offset and a requested end. A repeated
+request finds nothing left to do, even after a driver was killed and its checkpoint deleted. The transaction moves the
+applied offset only if it still has the expected value. Everything unusual (a marker, a new version, a table that does
+not follow, a refused row) and everything small is applied by the ordinary path, `run_apply`, up to the requested end.
 """
 
 from __future__ import annotations

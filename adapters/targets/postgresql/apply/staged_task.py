@@ -1,8 +1,8 @@
 """A task of the scale-out apply: increments between two offsets, written to staging tables of the target (VENUS 3.4).
 
-A task reads its piece of the queue, keeps the last change of each key, and writes rows and keys to its own tables.
-Staged changes take effect only in the one transaction that merges them, so a task may be repeated, or die, at any time.
-Staging tables that were never merged are dropped.
+A task reads its piece of the queue, keeps the last change of each key, and writes rows and keys to its own staging
+tables. Staged changes take effect only in the one transaction that merges them, so a task may be repeated, or die, at
+any time. Staging tables that were never merged are dropped.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StagedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReceipt:
-    """Result of a task. `unusual` is what the merging transaction cannot apply; then the task has staged nothing."""
+    """Result of a task. `unusual`: what the merging transaction cannot apply; if set, nothing is staged."""
 
     start: int
     end: int

@@ -3,9 +3,9 @@
 Rows are read by COPY in bounded memory. A query after the cut-over must see the same rows as at the source, so tables
 that inherit from others are checked as well.
 
-Counters continue after the numbers in the target's own rows *and* after those drawn at the source. A number that the
-source drew and rolled back may be in use outside the database, so the larger value counts. Setting a counter changes no
-row and may be repeated, because VENUS applies rows with their numbers.
+Counters continue after the numbers in the target's own rows *and* after the numbers that the source has generated. A
+number that the source generated in a rolled-back transaction may be in use outside the database, so the larger value
+counts. Setting a counter changes no row and may be repeated, because replicated rows already contain their numbers.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Guarantees at the cut-over: every table compared with the source's description, and the foreign keys.
 
-A missing constraint weakens a guarantee. Definitions are compared in the form of this target. VENUS creates a temporary
-table as it would create the table now, and reads its definition like that of the table itself. Nothing remains
-afterwards.
+A missing constraint weakens a guarantee. Definitions are compared in the form of this target's dictionary. VENUS
+creates a temporary table from the source's description, and reads its definition like that of the real table. Nothing
+remains afterwards.
 
-VENUS applies with foreign keys disabled where it may, so PostgreSQL's VALID proves nothing about newer rows. A query
-over the rows themselves checks that every row has its parent. Then the foreign keys are recreated with the source's
-actions, and PostgreSQL validates each once more.
+VENUS applies changes with foreign keys disabled if its role may do so, so PostgreSQL's VALID proves nothing about newer
+rows. A query over the rows themselves checks that every row has its parent. After this check, the foreign keys are
+recreated with the source's actions, and PostgreSQL validates each key again.
 
-Checks of domains that are NOT VALID at the source are added here as well. PostgreSQL casts every value that is written
-to a domain, so a target with such a check would refuse older values of the source.
+The cut-over also adds domain checks that are NOT VALID at the source. PostgreSQL casts every value that is written to a
+domain, so a target that already had such a check would refuse older values of the source.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def find_schema_differences(
 ) -> list[SchemaDifference]:
     """Return where tables at the target differ from the source's descriptions.
 
-    Missing or altered foreign keys of `created`, the tables that VENUS made, are left out: the cut-over recreates them.
+    Missing or altered foreign keys of tables that VENUS `created` are left out, because the cut-over recreates them.
     """
     there = {one.qualified_name for one in placed}
     keys = read_foreign_keys(session, placed)

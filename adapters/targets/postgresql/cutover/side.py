@@ -1,12 +1,12 @@
 """A PostgreSQL database that may become the application's and be taken back (`venus cutover --fall-back`).
 
 Writes are rejected by a trigger on each table and partition. CREATE TRIGGER waits for transactions that wrote to the
-table, so the application's writes end with the transaction that creates the triggers.
+table, so the application cannot write after the transaction that creates the triggers.
 
-While a database follows, its triggers of capture stay, but do not log changes by its pipeline's sessions, which set
-venus.follows (session.py). Changes by another pipeline are logged or rejected like those of the application. The
-application's foreign keys and triggers do not fire in the pipeline's sessions (session_replication_role = replica), so
-nothing has to be switched off and on again.
+While a database follows the other one, it keeps its capture triggers, which do not log changes by its pipeline's
+sessions; these sessions set venus.follows (session.py). Changes by another pipeline are logged or rejected like those
+of the application. The application's foreign keys and triggers do not fire in the pipeline's sessions
+(session_replication_role = replica), so nothing has to be switched off and on again.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class PostgresSide(RelationalSide):
         return list(self._find_obstacles([s for s in tables if not s.is_heartbeat]))
 
     def _find_obstacles(self, tables: Seq[TableSchema]) -> Iterator[CutoverObstacle]:
-        """Yield what prevents VENUS from applying changes to these tables, e.g. missing rights or other columns."""
+        """Yield what prevents VENUS from applying changes to these tables, such as missing rights or other columns."""
         session, place = self._session, self._target.description
         (role,) = session.row(side_sql("role")) or ("this role",)
         if not self._try_replica_role():

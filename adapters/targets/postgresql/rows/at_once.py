@@ -1,8 +1,8 @@
 """Small groups of cuts at a PostgreSQL target in one round trip (VENUS 3.4).
 
-One string contains BEGIN, the applied offset, keyed statements and COMMIT. This path serves a trickle of changes, where
-a round trip is most of the latency. It leaves everything unusual (a marker, a new schema version, a parked key, a
-refusal) to `ApplyTransaction`, and changes nothing in that case.
+One string contains BEGIN, the new applied offset, keyed statements and COMMIT. This path serves a trickle of changes,
+where a round trip causes most of the latency. Everything unusual (a marker, a new schema version, a parked key, a
+refusal) is left to `ApplyTransaction`, and this path then changes nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The three ways of writing rows to a target table, by size, and the fallbacks when one fails.
 
-Few rows are written by keyed statements, and new rows directly by COPY. All others go through temporary staging tables:
-first DELETE USING, then INSERT .. ON CONFLICT by the key. If keys or unique values are swapped within a cut, the upsert
-fails, and every changed row is deleted and inserted again. If that fails too, the target refuses a row.
+Few rows are written by keyed statements, and new rows directly by COPY. All other rows go through temporary staging
+tables: first a DELETE USING, then an upsert (ON CONFLICT) by the key. If keys or unique values are swapped within a
+cut, the upsert fails, and every changed row is deleted and inserted again. If this second way fails too, the target
+refuses a row.
 
-A streamed cut is merged piece by piece if rows can only collide by their keys. If that fails, the cut is read again and
-merged as a whole. The COPY text of a piece is built while the server still receives the previous piece.
+A streamed cut is merged piece by piece if rows can only collide by their keys. If a piece cannot be merged, the cut is
+read again and merged as a whole. The COPY text of a piece is built while the server still receives the previous piece.
 """
 
 from __future__ import annotations
@@ -118,8 +119,8 @@ class RowMerger:
     def make_room(self, pending: PendingChanges) -> None:
         """Move changes from memory to the server: into the table itself if the order of changes cannot matter.
 
-        The server works in the background. The next use of the session raises the error of that work: MergeWhole if the
-        order mattered, or RowsRefused.
+        The changes are sent in the background. The next use of the session raises an error of the background work:
+        MergeWhole if the order mattered, or RowsRefused.
         """
         rows = pending.take()
         form = build_copy_texts(rows, pending.layout, directly=self._can_copy_directly(pending))
@@ -212,7 +213,7 @@ class RowMerger:
     def _try_copy(self, pending: PendingChanges, lines: bytes, rows: int) -> bool:
         """COPY new rows directly into the table; return False if one of them is not new, or is refused.
 
-        In a first load every row must arrive, because nothing compares the table with the source afterwards.
+        In a first load every row must arrive, because afterwards only the numbers of rows are compared.
         """
         self._session.run("SAVEPOINT venus")
         try:
@@ -254,7 +255,7 @@ class RowMerger:
     def _merge_stage(self, pending: PendingChanges) -> None:
         """Merge the staging tables into the table by the first of four ways that succeeds. Raises RowsRefused.
 
-        The ways are: upsert, upsert of distinct keys, delete and insert, upsert of changed rows.
+        The four ways are: upsert, upsert of distinct keys, delete and insert, and upsert of changed rows only.
         """
         sql = pending.sql
         gone, live = str(pending.gone_staged), str(pending.live_staged)

@@ -49,7 +49,7 @@ class RefusedRowSearch:
         return found
 
     def _probe(self, rows: RowChanges, *, into_target: bool) -> Refusal | None:
-        """Try to write these rows. Keep them and return None, or write nothing and return the target's refusal."""
+        """Try to write these rows. Keep the rows and return None, or write nothing and return the refusal."""
         session, sql = self.session, self.sql
         session.run(f"SAVEPOINT venus_probe; TRUNCATE {sql.probe}")
         try:

@@ -1,8 +1,8 @@
 """Keys, indexes, checks and foreign keys of a table: their statements, and their comparison (VENUS 3.4). Pure.
 
-A full load creates them after the rows, because building an index once is cheaper than maintaining it row by row.
-Foreign keys have no actions while VENUS applies: the source has executed the actions, and their effects arrive as
-separate changes. The cut-over adds the actions.
+A full load creates constraints and indexes after the rows, because building an index once is cheaper than maintaining
+it row by row. While VENUS applies changes, foreign keys have no actions: the source has executed the actions, and their
+effects arrive as separate changes. The cut-over adds the actions to the foreign keys.
 
 The comparison of a table's expected objects with those at the target gives a statement for each difference. `venus
 status` lists what has changed at the source since a table was created (table_objects.py). The cut-over lists every
@@ -46,7 +46,7 @@ class ConstraintNames:
     def take(self, placed: PlacedTable, wanted: str, parts: Sequence[str], suffix: str, *, local: bool = False) -> str:
         """Return and reserve a free name: the source's own name, otherwise one made of table and columns.
 
-        `local` means that only the constraints of its table share the name space.
+        `local` means that only constraints of the same table share the name space.
         """
         space = _table_space(placed) if local else placed.namespace
         name = placed.fold(wanted)
@@ -263,7 +263,7 @@ def compare_objects(
 ) -> list[ObjectDifference]:
     """Return the expected objects that the target lacks or has altered, then those that only the target has.
 
-    An object is found by its definition, otherwise by its name. `others` are objects that only the target may have.
+    An object is matched by its definition, or else by its name. `others` are objects that only the target may have.
     `exact` means that definitions are in the form of this target's dictionary; otherwise an object also counts as
     present under a name that a load may have given it.
     """

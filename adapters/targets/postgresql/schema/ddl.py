@@ -1,8 +1,8 @@
 """PostgreSQL types and bare tables for a table's schema, and the whole DDL of a target as a file (VENUS 3.4). Pure.
 
-A DBA can read the file, and psql can run it. `migrate` runs the same statements in the same order, with the rows
-between the first part and the second. The file starts with a list of all that it does *not* create, so no object of the
-source is dropped silently. Keys, indexes, checks and foreign keys are in constraints.py.
+A DBA can read the DDL file, and psql can run it. `venus migrate` runs the same statements in the same order, and loads
+the rows between the first and the second part. The file starts with a list of everything that it does *not* create, so
+no object of the source is dropped silently. Keys, indexes, checks and foreign keys are in constraints.py.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ Section = tuple[str, list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """An object of the source that the target lacks or has in another form. `table`: empty if it has no table."""
+    """An object of the source that the target lacks or has in another form. `table`: empty if there is none."""
 
     table: str
     what: str

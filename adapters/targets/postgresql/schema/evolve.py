@@ -1,7 +1,8 @@
 """The step of a table from one schema version to the next, if PostgreSQL can make it without loss. Pure.
 
-A new column is added. A dropped column stays at the target and becomes nullable. A type is widened. Every other change
-halts the table with a reason; a resync or an operator's decision resolves that.
+A new column is added. A dropped column stays at the target and becomes nullable. A rename is followed, and a type is
+widened. A change that PostgreSQL cannot make without loss halts the table with a reason, until a resync or an
+operator's decision.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def plan_step(
 ) -> VersionStep:
     """Return the statements that bring a table to its next version, or why that is impossible. Pure.
 
-    `labels` are the changes of its enums. `present` lists the columns of the table at the target with their types, and
-    `kept` those among them that the source has dropped (see `kept_columns`). `rekeying` means that the caller replaces
-    every row by one with the new key.
+    `labels` are the changes of the table's enum labels. `present` lists the columns of the table at the target with
+    their types, and `kept` lists those columns that the source has dropped (see `kept_columns`). `rekeying` means that
+    the caller replaces every row by one with the new key.
     """
     if (old.namespace, old.name) != (new.namespace, new.name):
         return VersionStep(refused=f"the table was renamed from {old.qualified_name} to {new.qualified_name}")
@@ -92,7 +93,7 @@ def _key_change_reason(old: TableSchema, new: TableSchema, target: str) -> str:
 def _end_inheritance(old: PlacedTable, new: PlacedTable, *, changing: bool) -> VersionStep:
     """Return the step that ends the inheritance of child tables if they left at the source or columns change.
 
-    PostgreSQL would add a new column of the parent to its children, which get the column with their own version.
+    PostgreSQL would add a new column of a parent to its children, which receive the column with their own new versions.
     """
     before, after = old.schema.child_tables, new.schema.child_tables
     gone = [child for child in before if child not in after]
@@ -194,7 +195,7 @@ def _change_column(
 
 
 def _change_default(old: PlacedTable, new: PlacedTable, before: Column, after: Column) -> VersionStep:
-    """Return the step for a changed default. An operator must add a new identity: the column may contain NULL here."""
+    """Return the step for a changed default. An operator must add a new identity, as the column may contain NULL."""
     alter = f"ALTER TABLE {new.sql} ALTER COLUMN {new.column(after.name)}"
     if before.identity and after.identity:
         return VersionStep(statements=(no_identity(new, after),) if is_counted(new, after) else ())

@@ -118,7 +118,7 @@ def count_rows(session: TargetSession, placed: PlacedTable) -> int:
 def empty_table(session: TargetSession, placed: PlacedTable, by: str) -> None:
     """Remove all rows in an open transaction, by DELETE, so that readers of an older snapshot still see the rows.
 
-    With `by` = "truncate", use TRUNCATE unless foreign keys forbid that. Raises Refused if they forbid both.
+    With `by` = "truncate", use TRUNCATE unless foreign keys forbid that. Raises Refused if foreign keys forbid both.
     """
     try:
         _delete_or_truncate(session, placed, by)

@@ -33,9 +33,9 @@ def make_tables(
     placed: Sequence[PlacedTable],
     before: Mapping[tuple[str, str], TableState],
 ) -> set[int]:
-    """Create or empty these tables, and return those that VENUS has created. Raises Refused with every difference.
+    """Create or empty these tables, and return those that VENUS has created. Raises Refused, listing all differences.
 
-    `before`: the tables that this target had before. An interrupted load may have added their foreign keys.
+    `before`: the tables that this target had before. An interrupted load may have added foreign keys to these tables.
     """
     _drop_own_foreign_keys(session, placed, before)
     made: set[int] = set()
@@ -125,9 +125,9 @@ def finish_tables(
 
 
 def _add_check(session: TargetSession, add: str, validate: str) -> list[str]:
-    """Add a check if all rows satisfy it. Otherwise the next change of a violating row would halt the table.
+    """Add a check if all rows satisfy it; otherwise the next change of a violating row would halt the table.
 
-    A check that is NOT VALID at the source also refuses such rows there, and is created as NOT VALID.
+    A check that is NOT VALID at the source also refuses changes of violating rows there, so it is created as NOT VALID.
     """
     lines = _try_statement(session, add)
     if lines or not validate:

@@ -1,10 +1,10 @@
 """The application's own enums and domains at a target: creation before the tables, comparison, changes (VENUS 3.4).
 
 PostgreSQL can rename and add labels of an enum, but neither drop nor move them. A label that is renamed at the source
-keeps its place. So it is also renamed here, before the rows that have its new name, in the same transaction. A new
-label is added in a separate transaction before the rows that may have it, because PostgreSQL does not allow use of a
-label in the transaction that adds it. For any other change (a type that was recreated in another order), the operator
-gets statements, and a resync then replaces the rows.
+keeps its position in the enum. VENUS renames the label at the target as well, before the rows that have the new name,
+in the same transaction. A new label is added in a separate transaction before the rows that may have it, because
+PostgreSQL does not allow use of a label in the transaction that adds it. For any other change of an enum (for example,
+a type that was recreated in another order), the operator gets statements, and a resync then replaces the rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TargetType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSteps:
-    """Statements that change enum labels for a table version. `refused`: why that is impossible; empty = possible."""
+    """Statements that change enum labels for a table version. `refused`: why they are impossible; empty = possible."""
 
     statements: tuple[str, ...] = ()
     refused: str = ""
@@ -161,8 +161,8 @@ def label_statements(placed: PlacedTable, wanted: OwnType, there: Sequence[str])
 def add_labels(placed: PlacedTable, connect: Callable[[], TargetSession], known: TableSchema | None = None) -> None:
     """Add the labels of a table's version that its types at the target lack, durably, in a separate session.
 
-    A type that does not exist yet is created with its table. Labels that were renamed since the version `known` are
-    renamed by `plan_label_steps`; without `known`, by this function.
+    A type that does not exist yet is created with its table. If `known` is given, `plan_label_steps` renames the labels
+    that were renamed since that version; otherwise this function renames them.
     """
     if all(own.base is not None for own in placed.schema.types):
         return

@@ -21,7 +21,7 @@ from venus.model import Column, TableSchema
 def create_side_table(session: TargetSession, sql: RowSql, target: str) -> None:
     """Create the side table in the newest version, which the target may not have yet. Raises LabelsMissing.
 
-    Rows older than a column get its default in the side table.
+    In the side table, rows that are older than a column get the column's default.
     """
     require_labels(session, sql.placed, target)
     columns = ", ".join(_side_column(sql.placed, c) for c in sql.placed.schema.wire_columns)
@@ -56,8 +56,8 @@ def replace_rows(
 ) -> tuple[int, int]:
     """Give a table the rows and the key of its side table; return how many rows were removed and added.
 
-    `evolve` makes the other changes of the version. VENUS does not change the key of a table that it has not created.
-    Raises TargetError.
+    `evolve` makes all other changes of the new version. VENUS does not change the key of a table that it has not
+    created. Raises TargetError.
     """
     is_other_key = not source_of(before.schema).has_same_key(source_of(sql.placed.schema))
     if not is_other_key:

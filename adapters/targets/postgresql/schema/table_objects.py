@@ -1,7 +1,8 @@
 """Differences in columns, keys, indexes, checks and foreign keys between source and target (VENUS 3.4). Reads only.
 
-The stream neither creates nor drops these objects for a table with rows. Creating one can take as long as a load, and
-an operator had a reason for dropping one here. `venus status` lists each difference with the statement that removes it.
+The stream neither creates nor drops constraints and indexes of a table with rows. Creating one can take as long as a
+load, and an operator who dropped one at the target had a reason. `venus status` lists each difference with the
+statement that removes it.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ def _table_differences(
 def read_objects(session: TargetSession, placed: PlacedTable) -> dict[tuple[str, str], str]:
     """Return the definitions of the objects of an existing table, by kind and name.
 
-    PostgreSQL's functions for definitions read the newest catalogue, but the query reads an older one. So a concurrent
-    ALTER TABLE can make the functions fail; the query is then repeated.
+    PostgreSQL's functions that return definitions read the newest catalogue, but the query reads an older snapshot. A
+    concurrent ALTER TABLE can therefore make the functions fail; VENUS then repeats the query.
     """
     for attempt in range(1, READ_ATTEMPTS_MAX + 1):
         try:
@@ -157,8 +158,8 @@ def _is_earlier_definition(part: TableObject, definition: str, before: Sequence[
 def list_objects(placed: PlacedTable, there: Collection[str], *, acting: bool = False) -> Iterator[TableObject]:
     """Yield the objects of a version of a table; foreign keys only if the referred table is in `there`. Pure.
 
-    `there` has names of this target, because either database of a pair may have described a version of a table.
-    `acting` includes the source's actions in foreign keys.
+    `there` contains names at this target, because either database of a pair may have described a version of a table.
+    With `acting`, foreign keys include the source's actions.
     """
     schema = placed.schema
     yield from (_index_object(placed, i) for i in schema.indexes if i.definition or i.columns != schema.key)

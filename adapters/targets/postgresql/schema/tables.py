@@ -1,10 +1,11 @@
 """Tables at a target: new tables, use of existing ones, and schema changes from the stream (VENUS 3.4).
 
-A schema change is a step before the rows, in the same transaction. A change that the target cannot follow halts its
-table. A column of a type that only some PostgreSQL servers have is an obstacle with its remedy.
+A schema change is executed before the rows of the new version, in the same transaction. A schema change that the target
+cannot follow halts its table. A column whose type only some PostgreSQL servers have is an obstacle, which is reported
+with its remedy.
 
-`check` runs before any row is read, and only reads. It shows whether a target can have its tables. A load would find
-the same obstacles when it creates the tables, but that may be hours later, after the first fill.
+`check` runs before any row is read, and changes nothing. It shows whether a target can have its tables. A load would
+find the same obstacles when it creates the tables, but possibly hours later, after the first fill.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def create_stream_table(target: RelationalDatabase, session: TargetSession, sche
 def _create_table_objects(session: TargetSession, placed: PlacedTable) -> list[str]:
     """Create indexes and checks; return the rejected ones, which must not stop the changes of other tables.
 
-    Older rows, which a NOT VALID check may refuse, have not arrived yet: the operator adds such a check afterwards.
+    The operator adds a NOT VALID check afterwards, because older rows, which it may refuse, have not arrived yet.
     """
     names = existing.free_names(session, [placed])
     made = check_statements(placed, names)
@@ -157,7 +158,7 @@ def prepare_table(
 ) -> bool:
     """Create a table, or use an existing one by the rule `on_existing`; return whether it was created.
 
-    `own`: this target had the table before, so the caller handles its rows, and a load may not have added its key yet.
+    `own`: the target already had the table, so the caller handles the rows, and a load may not have added the key yet.
     Raises Refused with one line for each difference.
     """
     if own:
@@ -187,7 +188,7 @@ def prepare_table(
 def store_version(
     target: RelationalDatabase, session: TargetSession, schema: TableSchema, known: TableSchema | None
 ) -> None:
-    """Store a table version, because a batch describes it only once. First add missing labels of its enums, durably.
+    """Store a table version, because a batch describes it only once. First, durably add missing labels of its enums.
 
     `known` is the current version of the table at the target.
     """

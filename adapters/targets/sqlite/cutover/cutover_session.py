@@ -1,8 +1,8 @@
 """Cut-over of the application to its former SQLite file, in one session (`venus fallback`).
 
 Rows are read as capture reads them, in bounded memory. Only AUTOINCREMENT keeps a counter, which continues after the
-numbers in the rows *and* after those drawn at the other database. The application's foreign keys stay as they are.
-SQLite checks each of them row by row, because VENUS's sessions did not enforce them.
+numbers in the rows *and* after the numbers that the other database has generated. The application's foreign keys stay
+as they are. SQLite checks each foreign key row by row, because VENUS's sessions did not enforce foreign keys.
 """
 
 from __future__ import annotations

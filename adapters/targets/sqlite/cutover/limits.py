@@ -1,6 +1,7 @@
 """The values that columns of a SQLite file can hold and give back (targets/way_back.py). Pure.
 
-A column holds any value. The limits are those of capture, which reads the values by the declared type.
+A column of SQLite can hold any value. The limits are those of capture, which reads values according to the declared
+type.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A SQLite file as one of two databases between which the application switches (`venus cutover --fall-back`).
 
 SQLite has no users, so triggers on each table reject writes according to the record of this file. A transaction of
-VENUS marks itself in the record and removes the mark before it commits (session.py); with one writer no other
-connection sees the mark. DDL is transactional. So a step is one transaction that includes its triggers, and capture has
-no triggers while the file follows: changes that VENUS applies are not captured.
+VENUS marks itself in the record and removes the mark before it commits (session.py); SQLite has only one writer, so no
+other connection sees the mark. DDL is transactional. So a step is one transaction that includes changes of triggers.
+While the file follows, it has no capture triggers: changes that VENUS applies are not captured.
 
-Foreign keys are off in VENUS's sessions. Triggers of the application cannot be switched off there, so they are
-obstacles. DROP TABLE and other DDL fire no trigger.
+Foreign keys are off in VENUS's sessions. Triggers of the application cannot be switched off in these sessions, so they
+are obstacles. DROP TABLE and other DDL fire no trigger.
 """
 
 from __future__ import annotations
