@@ -169,7 +169,7 @@ class WorkReader(DataSourceReader):
 
 
 def task_source(work: list[bytes]) -> type[DataSource]:
-    """Return a data source for one run of packed calls."""
+    """Return a Spark data source whose partitions run the pickled calls of one job."""
     short_name = f"venus_tasks_{uuid.uuid4().hex}"
 
     class Tasks(DataSource):

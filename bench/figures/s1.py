@@ -91,7 +91,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def _real_brokers(messages: int) -> FigureResult:
-    """Return the line about sixteen real broker processes."""
+    """Run sixteen broker processes, and return the line of their routing."""
     found, (theirs, _) = route(messages), measure_chord(BROKERS, messages)
     most = math.ceil(math.log(BROKERS / TOP_SIZE, CloudShape.of(BROKERS).base) - 1e-9)
     return FigureResult(

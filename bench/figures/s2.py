@@ -1,4 +1,4 @@
-"""S2: events matched a second by HPartition against one column at a time (BlueDove; SREM: 3.7 to 40.4 times as many).
+"""S2: matched events a second, HPartition beside BlueDove, which partitions by one column (SREM reports 3.7 to 40.4 x).
 
 Both indexes run the same code on one core. BlueDove's groups have one column (ten segments); HPartition's are the
 largest that store an interest at most 512 times: four columns with eight or five segments, or two columns with ten.
@@ -147,7 +147,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def _real_brokers(quick: bool) -> list[FigureResult]:
-    """Return the lines about sixteen real broker processes."""
+    """Let sixteen broker processes match changes, and return the lines of that."""
     count = 10_000 if quick else 100_000
     found = share_matching(count, 30 if quick else 100)
     what = f"{BROKERS} real broker processes, {count:,} skewed subscriptions, {found.changes_per_s:,.0f} changes/s"

@@ -57,7 +57,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 
 def _real_brokers(quick: bool) -> list[FigureResult]:
-    """Return the lines about sixteen real broker processes."""
+    """Kill half of sixteen broker processes that match changes, and return the lines of that."""
     count = 10_000 if quick else 100_000
     found = kill_half(count, 10 if quick else 30)
     what = f"{BROKERS // 2} of {BROKERS} real broker processes killed, {count:,} subscriptions"

@@ -1,4 +1,4 @@
-"""`venus uninstall-triggers`: removes VENUS from the source, or single tables from capture while the others continue.
+"""`venus uninstall-triggers`: removes VENUS from the source, or individual tables from capture while others continue.
 
 The release of a single table has two steps, so that no logged change is lost: first the triggers are dropped, then
 capture reads the rest of the log and the log is dropped. An interrupted command can be run again.

@@ -1,4 +1,4 @@
-"""`venus pause`, `resume`, `resync` and `forget`: commands on single tables, targets and businesses.
+"""`venus pause`, `resume`, `resync` and `forget`: commands on individual tables, targets and businesses.
 
 `pause`, `resume` and `resync` act on capture at the source or on apply at one target, for one table or all. `forget`
 drops the data that the broker keeps for a target that will not come back, or a whole business.

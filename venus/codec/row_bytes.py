@@ -1,4 +1,4 @@
-"""The bytes of the rows of one table version: their layout, and rows as values and back (VENUS 3.2).
+"""The bytes of the rows of one table version: their layout, and the conversion from and to values (VENUS 3.2).
 
 `Layout` has the columns of the record_id, which come first, and the tags of all columns.
 

@@ -30,7 +30,7 @@ FrameT = TypeVar("FrameT", bound=Message, contravariant=True)
 
 
 class LocalClient(Protocol[SentT, FrameT]):
-    """Interface of a client to its local stream (duplex.py)."""
+    """The methods of a client that its stream to a broker in the same process calls (duplex.py)."""
 
     @property
     def lock(self) -> threading.Lock:

@@ -91,7 +91,7 @@ def _stop_at_snapshot(
 
 
 def _end_at(offset: int, end: FillEnd) -> FillEnd:
-    """Return a function that returns `offset` as the end; an error of `end` still ends the load early."""
+    """Return a variant of `end` that names `offset` once the fill has ended, and raises the same errors."""
     return lambda: offset if end() is not None else None
 
 

@@ -141,6 +141,7 @@ class RowDatabase(RelationalDatabase):
         return list_left_out(placed)
 
     def read_load_progress(self, session: OwnSession, load_id: str) -> tuple[int, int, int]:
+        """Return the rows of loaded splits, the number of these splits, and the rows of splits in progress."""
         ((rows, splits, under_way),) = self.read_own_rows(session, "load_progress", load_id=load_id)
         return int(rows), int(splits), int(under_way)
 

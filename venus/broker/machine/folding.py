@@ -37,7 +37,7 @@ class StoredKind(Enum):
 
 
 class WrittenKind(Enum):
-    """The kind of value that a change writes."""
+    """What a change writes for its key into the full data: a row, a tombstone, or nothing."""
 
     NOTHING = auto()
     ROW = auto()

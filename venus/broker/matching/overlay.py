@@ -140,7 +140,7 @@ class MatchingOverlay:
         return self._stamp
 
     def shared_table(self, table: str) -> SharedTable:
-        """Return the object that shares the interests of a table with other brokers."""
+        """Return the object that shares the interests in a table with other brokers."""
         return SharedTable(self.remote, table)
 
     # -- requests of other brokers ---------------------------------------------------------------------------------

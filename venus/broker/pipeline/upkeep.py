@@ -90,7 +90,7 @@ class Upkeep:
         return max(0.0, self._maintained_at + every_s - now)
 
     def finish(self, group: CommandGroup) -> None:
-        """Log all remaining acknowledgements and absences of consumers, before the thread ends."""
+        """Add all unlogged acknowledgements and disconnections of consumers to the log, before the thread ends."""
         for business in self._catalogue.list_stored():
             for consumer in business.list_consumers():
                 if not consumer.is_connected:

@@ -320,7 +320,7 @@ class Host:
     # -- businesses ------------------------------------------------------------------------------------------------
 
     def record_created(self, businesses: Iterable[str]) -> None:
-        """Record that this process has created the records of businesses: their terms had no leader before."""
+        """Note businesses that this process has created in etcd: they had no earlier leader."""
         self._begun.update(businesses)
 
     def create(self, business: str, *, term: int = 1) -> None:

@@ -157,7 +157,7 @@ def replace_crowded(known: Leadership, view: ClusterView) -> Leadership | None:
 
 
 class Rebalancer:
-    """Automatic balance of leaders, then of replicas, from the records that all brokers read alike."""
+    """Automatic balance of leaders, then of replicas, from the records that all brokers read."""
 
     def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:
         self._leaders, self._replicas = Balancer(me, uneven_s), ReplicaBalancer(me, uneven_s)

@@ -103,7 +103,7 @@ class AdapterReports:
         return found
 
     def reported_tables(self) -> dict[str, set[int]]:
-        """Return the tables that reports name, by business. Reports name only tables that do not follow normally."""
+        """Return by business the ids of the tables that the adapters' reports name: those with a problem."""
         found: dict[str, set[int]] = {}
         for (business, _), reported in list(self._reported.items()):
             found.setdefault(business, set()).update(table.table_id for table in reported.report.tables)

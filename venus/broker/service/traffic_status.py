@@ -48,7 +48,7 @@ GAUGES = (
 
 
 def has_degraded_details(status: broker_pb2.BrokerStatus) -> bool:
-    """Return whether figures of single tables are left out now."""
+    """Return whether figures of individual tables are left out now."""
     return any(lane.lane == Lane.DETAILS and lane.degraded_since_us for lane in status.traffic.lanes)
 
 

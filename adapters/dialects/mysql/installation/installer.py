@@ -1,4 +1,4 @@
-"""The steps that install capture at MariaDB or MySQL, remove it, or release single tables; and their execution.
+"""The steps that install capture at MariaDB or MySQL, remove it, or release individual tables; and their execution.
 
 MySQL commits at every DDL statement, so an installation is not atomic. Instead, every step can be repeated: existing
 objects are not created again, a table is registered after its triggers exist, and the removal drops the triggers first.

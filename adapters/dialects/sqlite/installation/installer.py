@@ -1,4 +1,4 @@
-"""Installation and removal of capture in a SQLite file, the release of single tables, and the steps of each.
+"""Installation and removal of capture in a SQLite file, the release of individual tables, and the steps of each.
 
 SQLite's DDL is transactional, so an installation succeeds as a whole or not at all. An installation holds the write
 lock, so no other transaction can begin before it and commit after it without firing the triggers.
