@@ -21,7 +21,7 @@ from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline.commit_thread import CommitThread, guard_with
 from venus.broker.pipeline.consumer_groups import ConsumerGroups
 from venus.broker.pipeline.group import halt
-from venus.broker.pipeline.home_commands import Forgetting, HomeCommands, put_removal, put_state_removal
+from venus.broker.pipeline.home_commands import BusinessRemoval, HomeCommands, put_removal, put_state_removal
 from venus.broker.pipeline.mirror_commands import MirrorCommands
 from venus.broker.pipeline.producer_commands import Producers
 from venus.broker.pipeline.publisher import Publisher
@@ -239,7 +239,7 @@ class Core:
             networks=lambda: self.networks,
         )
         self.full_data = FullDataService(self.catalogue, self.snapshots, guard, networks=lambda: self.networks)
-        self.forget_business = Forgetting(
+        self.forget_business = BusinessRemoval(
             self.catalogue, self.commits, self.materialiser, self.snapshots, self.store, guard
         )
 

@@ -52,7 +52,7 @@ def test_closing_a_snapshot_during_its_checksum_fails_that_call_alone(
 
     monkeypatch.setattr(ChunkReader, "next", close_meanwhile)
     with pytest.raises(SnapshotExpired):
-        engine.full_data.sums(snapshot.snapshot_id)
+        engine.full_data.totals(snapshot.snapshot_id)
 
     assert errors.fatal == []
     assert checkpoints_in(tmp_path) == []

@@ -290,8 +290,8 @@ def put_state_removal(batch: StoreBatch, number: int) -> None:
         batch.delete_range(keys.STATE, prefix, keys.after_prefix(prefix))
 
 
-class Forgetting:
-    """Removes a business while the broker runs."""
+class BusinessRemoval:
+    """Permanent removal of a business while the broker runs."""
 
     def __init__(
         self,

@@ -188,10 +188,10 @@ class FullDataService:
         with self._guard():
             yield from self._snapshots.read_split(request)
 
-    def sums(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
+    def totals(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
         """Return the totals of the planned splits of a snapshot. Raises SnapshotExpired."""
         with self._guard():
-            return self._snapshots.sums(snapshot_id)
+            return self._snapshots.totals(snapshot_id)
 
     def renew(self, snapshot_id: str) -> broker_pb2.Snapshot:
         """Extend the lease of a snapshot; return the snapshot with its home. Raises SnapshotExpired."""

@@ -297,7 +297,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
     ) -> broker_pb2.SnapshotTotals | None:
         """Return the totals that a complete load must match."""
         async with abort_on_error(context):
-            return await self.bridge.run_blocking(Lane.FULL_DATA, self.core.full_data.sums, request.snapshot_id)
+            return await self.bridge.run_blocking(Lane.FULL_DATA, self.core.full_data.totals, request.snapshot_id)
         return None
 
     async def RenewSnapshot(  # type: ignore[override]  # noqa: N802

@@ -23,11 +23,11 @@ from venus.broker.listening.listening import JudgedBatch, WantedSubscription
 from venus.broker.machine.business import Business
 from venus.broker.service.consumer_stream import StreamContext
 from venus.broker.service.live_changes import (
-    Beginning,
-    Beginnings,
     ClientLost,
     ClientSilent,
     LiveSubscription,
+    PendingSubscription,
+    PendingSubscriptions,
     WaitingChanges,
     choose_columns,
     end_news,
@@ -72,7 +72,7 @@ class ListenerStream:
         self._wake = asyncio.Event()
         self._credit = Credit(wanted.credit_bytes)
         self._returned_at = time.monotonic()
-        self._beginnings = Beginnings()
+        self._pending = PendingSubscriptions()
         self._live: dict[int, LiveSubscription] = {}
         self._waiting = WaitingChanges()
         self._known: set[tuple[int, int]] = set()  # versions that the client has
@@ -88,7 +88,7 @@ class ListenerStream:
     @property
     def subscriptions(self) -> int:
         """How many subscriptions the client has on this stream."""
-        return len(self._live) + len(self._beginnings)
+        return len(self._live) + len(self._pending)
 
     @property
     def position(self) -> str:
@@ -131,10 +131,10 @@ class ListenerStream:
 
     async def _do_next_work(self) -> bool:
         """Begin subscriptions, else send live changes, else the position; return False if there is nothing to do."""
-        if not self._beginnings:
+        if not self._pending:
             self._kept.unpin()
-        if self._beginnings:
-            await self._begin(self._beginnings.take_together())
+        if self._pending:
+            await self._begin(self._pending.take_together())
         elif self._waiting:
             await self._send_live_changes()
         elif self._position[0] > self._announced:
@@ -234,7 +234,7 @@ class ListenerStream:
         """End a live subscription and let it begin again with all rows."""
         if (one := self._live.pop(number, None)) is not None:  # else its client has ended it
             self._core.listening.unsubscribe([one.judged_as])
-            self._beginnings.add(Beginning(one.wanted, ROWS, table_id=one.table_id, is_reload=True))
+            self._pending.add(PendingSubscription(one.wanted, ROWS, table_id=one.table_id, is_reload=True))
 
     async def _send_position(self) -> None:
         progress = broker_pb2.ChangedRows(next_offset=self._position[0], epoch=self._position[1])
@@ -244,7 +244,7 @@ class ListenerStream:
 
     # -- subscriptions that begin ----------------------------------------------------------------------------------
 
-    async def _begin(self, some: list[Beginning]) -> None:
+    async def _begin(self, some: list[PendingSubscription]) -> None:
         """Begin subscriptions; an error ends these and no others."""
         try:
             await self._begin_together(some)
@@ -252,14 +252,14 @@ class ListenerStream:
             if self._error is not None or isinstance(error, ClientLost):
                 raise
             live = [one.wanted.number for one in some if self._end_live(one.wanted.number)]
-            numbers = [*self._beginnings.starting, *live]
+            numbers = [*self._pending.starting, *live]
             await self._send(broker_pb2.ChangesFrame(news=[end_news(number, error) for number in numbers]))
         finally:
-            self._beginnings.starting.clear()
+            self._pending.starting.clear()
 
-    async def _begin_together(self, some: list[Beginning]) -> None:
+    async def _begin_together(self, some: list[PendingSubscription]) -> None:
         first = some[0]
-        described, wanted = await self._send_table_versions(some)
+        described, wanted = await self._send_table(some)
         if not wanted:
             return
         table, position = described[-1], (first.offset, first.epoch)
@@ -270,7 +270,7 @@ class ListenerStream:
                 del frame.tables[:]
                 self._add_schemas(frame, schemas)
                 await self._send(frame)
-                if not self._beginnings.starting:
+                if not self._pending.starting:
                     return
         failed = await self._register(table.table_id, wanted)
         end, epoch = self._find_business().visible_offset, self._find_business().epoch_at_end
@@ -282,14 +282,14 @@ class ListenerStream:
         self._newest_start = max(self._newest_start, end)
         await self._announce_live([one.number for one in live], failed, end, epoch)
 
-    async def _send_table_versions(self, some: list[Beginning]) -> tuple[list[TableSchema], list[WantedSubscription]]:
+    async def _send_table(self, some: list[PendingSubscription]) -> tuple[list[TableSchema], list[WantedSubscription]]:
         """Send the versions of the table; return these, and the subscriptions that fit the table."""
         first = some[0]
         predicates = {one.wanted.number: one.wanted.predicate for one in some}
         described, unfit = await self._reading.describe(
             first.table_id or first.table, first.offset, first.epoch, predicates
         )
-        fitting, starting = choose_columns(some, described[-1], unfit), self._beginnings.starting
+        fitting, starting = choose_columns(some, described[-1], unfit), self._pending.starting
         unfit = {number: error for number, error in unfit.items() if number in starting}
         starting -= unfit.keys()
         wanted = [one for one in fitting if one.number in starting]
@@ -313,7 +313,7 @@ class ListenerStream:
             wanted,
             self,
         )
-        failed, starting = dict(refused), self._beginnings.starting
+        failed, starting = dict(refused), self._pending.starting
         for one, judged_as in zip((one for one in wanted if one.number not in failed), made, strict=True):
             if one.number in starting:
                 self._live[one.number] = LiveSubscription(one, table_id, judged_as, start=NOT_YET)
@@ -410,7 +410,7 @@ class ListenerStream:
         for request in frame.begin:
             self._add_request(request)
         for number in frame.end:
-            self._beginnings.end(number)
+            self._pending.end(number)
             self._end_live(number)
         if frame.credit_bytes > 0:
             self._credit.grant(frame.credit_bytes)
@@ -422,15 +422,15 @@ class ListenerStream:
 
     def _add_request(self, request: broker_pb2.SubscriptionRequest) -> None:
         number = request.number
-        if not number or number in self._live or number in self._beginnings:
+        if not number or number in self._live or number in self._pending:
             raise ProtocolError(f"subscription {number} of a stream begins twice, or is 0")
         if self.subscriptions >= self._most:
             raise Refused(
                 f"{self.client or 'a client'} has {self.subscriptions} subscriptions on one stream, which is the most",
                 hint="[broker.limits] subscriptions_of_client allows more",
             )
-        wanted = WantedSubscription(number, request.predicate)
-        self._beginnings.add(Beginning(wanted, request.offset, request.epoch, request.table, tuple(request.columns)))
+        wanted, columns = WantedSubscription(number, request.predicate), tuple(request.columns)
+        self._pending.add(PendingSubscription(wanted, request.offset, request.epoch, request.table, columns))
 
     async def _read_frames(self, frame: Any) -> None:
         try:

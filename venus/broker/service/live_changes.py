@@ -39,8 +39,8 @@ class LiveBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """A subscription that begins at an offset, with all rows, or now; a restarted one has `table_id`."""
+class PendingSubscription:
+    """A subscription that is to begin at an offset, with all rows, or now; a restarted one has `table_id`."""
 
     wanted: WantedSubscription
     offset: int
@@ -57,11 +57,11 @@ class Beginning:
         return self.table.lower(), self.table_id, self.offset, self.epoch, rows_of
 
 
-class Beginnings:
+class PendingSubscriptions:
     """Subscriptions that wait to begin, in order, and the numbers of those that begin now and are not live yet."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Beginning] = {}
+        self._waiting: dict[int, PendingSubscription] = {}
         self.starting: set[int] = set()
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class Beginnings:
     def __contains__(self, number: int) -> bool:
         return number in self._waiting or number in self.starting
 
-    def add(self, one: Beginning) -> None:
+    def add(self, one: PendingSubscription) -> None:
         """Queue a subscription that is to begin."""
         self._waiting[one.wanted.number] = one
 
@@ -79,9 +79,9 @@ class Beginnings:
         self._waiting.pop(number, None)
         self.starting.discard(number)
 
-    def take_together(self) -> list[Beginning]:
+    def take_together(self) -> list[PendingSubscription]:
         """Return the next subscriptions that can read the queue together, and count them as begun."""
-        found: list[Beginning] = []
+        found: list[PendingSubscription] = []
         for one in self._waiting.values():
             if found and one.together != found[0].together:
                 break
@@ -158,7 +158,7 @@ def own_news(judged: JudgedBatch, listener: Listener) -> JudgedBatch:
 
 
 def choose_columns(
-    some: Iterable[Beginning], table: TableSchema, unfit: dict[int, VenusError]
+    some: Iterable[PendingSubscription], table: TableSchema, unfit: dict[int, VenusError]
 ) -> list[WantedSubscription]:
     """Return subscriptions with the numbers of their columns; add those whose columns the table lacks to `unfit`."""
     found: list[WantedSubscription] = []
@@ -171,7 +171,7 @@ def choose_columns(
     return found
 
 
-def _with_columns(one: Beginning, table: TableSchema) -> WantedSubscription:
+def _with_columns(one: PendingSubscription, table: TableSchema) -> WantedSubscription:
     """Return the subscription with the numbers of its columns. Raises Refused for a column that the table lacks."""
     if not one.columns:
         return one.wanted

@@ -306,7 +306,7 @@ class SnapshotManager:
         """Read a key range; each chunk renews the lease. Any thread may use the iterator, one thread at a time."""
         return self._reading.read_split(request)
 
-    def sums(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
+    def totals(self, snapshot_id: str) -> broker_pb2.SnapshotTotals:
         """Return rows and digest of each table in a snapshot's plan. Splits not read to their end are read now."""
         return self._reading.totals(snapshot_id)
 
