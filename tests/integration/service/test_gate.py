@@ -171,6 +171,7 @@ def run_at_removal(broker: Broker, test: Callable[[LateCoordinator], Coroutine[A
         broker.host.replicas[BUSINESS] = object()
         broker.shared.publish(BUSINESS, LEADS)
         gate._bridge, gate._coordinator = bridge, late
+        gate._coordination = SimpleNamespace(read_soon=lambda: None)
         gate._remove = RecordRemoval(broker.core.catalogue, late, bridge, gate._on_removed)
         try:
             await test(late)
@@ -178,7 +179,9 @@ def run_at_removal(broker: Broker, test: Callable[[LateCoordinator], Coroutine[A
             gate._remove.stop()
             bridge.close()
 
-    asyncio.run(run())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gates, "REPORT_S", 0.1)
+        asyncio.run(run())
 
 
 def test_no_client_begins_to_use_a_business_while_the_coordinator_forgets_it(broker: Broker) -> None:
@@ -255,8 +258,43 @@ def test_a_business_is_forgotten_although_the_cluster_reports_its_removal_first(
     run_at_removal(broker, exercise)
 
 
+def test_a_business_that_was_created_again_meanwhile_is_left_alone(broker: Broker) -> None:
+    """Between the report of a removal and its answer another broker may have created the business again."""
+
+    async def exercise(late: LateCoordinator) -> None:
+        forgets = asyncio.create_task(broker.gate.forget(BUSINESS))
+        await wait_until(late.asked.is_set)
+        new = broker.host.records[BUSINESS] = replace(broker.host.records[BUSINESS], term=2)
+        late.may.set()
+        assert await forgets
+        assert broker.host.records == {BUSINESS: new}
+        assert broker.core.catalogue.has_stored(BUSINESS)
+
+    run_at_removal(broker, exercise)
+
+
+def test_a_business_is_forgotten_if_only_the_cluster_reports_its_removal(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator has removed the record, and its answer is lost."""
+
+    async def exercise(late: LateCoordinator) -> None:
+        monkeypatch.setattr(gates, "REPORT_S", WAIT_S)
+        late.loses_answer = True
+        late.may.set()
+        forgets = asyncio.create_task(broker.gate.forget(BUSINESS))
+        await wait_until(late.asked.is_set)
+        await asyncio.sleep(0.05)
+        del broker.host.records[BUSINESS], broker.host.replicas[BUSINESS]
+        broker.core.forget_business(BUSINESS)
+        assert await forgets
+
+    run_at_removal(broker, exercise)
+
+
 def test_data_that_remains_after_the_removal_of_its_record_is_left_to_the_caller(broker: Broker) -> None:
     async def exercise(late: LateCoordinator) -> None:
+        del broker.host.replicas[BUSINESS]
         late.may.set()
         assert not await broker.gate.forget(BUSINESS), "the broker has no replica that it would remove"
 

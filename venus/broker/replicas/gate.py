@@ -35,6 +35,8 @@ WAIT_S = 5.0
 #: does not help.
 HINDERED_S = 0.5
 LOOK_EVERY_S = 0.02
+#: `venus forget` waits this long for the report that a record is gone if the coordinator does not answer.
+REPORT_S = 5.0
 #: `venus forget` waits this long for the removal of this broker's data.
 REMOVE_S = 300.0
 #: Interval at which the record is read again if the answer to its removal was lost.
@@ -265,26 +267,37 @@ class ClusterGate:
         Raises NotLeader, Refused while producers or consumers are connected, Unavailable.
         """
         end = time.monotonic() + WAIT_S
-        was_known = False
+        had_replica = False
         while (known := self._host.records.get(business)) is not None:
-            was_known = True
+            had_replica = business in self._host.replicas
             standing = self._shared.standing(business)
             if not standing.leads:
                 raise write_refusal(business, standing)
-            if await self._remove(known):
+            if await self._remove_or_wait(known):
                 logger.info("%s: removed from the cluster", business)
-            elif time.monotonic() > end:
+                break
+            if time.monotonic() > end:
                 raise Unavailable(f"{business}: its record keeps changing", hint="try again")
-            else:
-                self._coordination.read_soon()
+            self._coordination.read_soon()
+            await asyncio.sleep(LOOK_EVERY_S)
+        return await self._wait_for_removal(business) or had_replica  # removed with its record, perhaps by now
+
+    async def _remove_or_wait(self, known: Leadership) -> bool:
+        """Remove a record; without an answer, wait for a report that it is gone. Return False if it has changed."""
+        try:
+            return await self._remove(known)
+        except Unavailable:
+            self._coordination.read_soon()
+            for _ in range(round(REPORT_S / LOOK_EVERY_S)):
                 await asyncio.sleep(LOOK_EVERY_S)
-        was_dropped = await self._wait_for_removal(business)
-        # the cluster may report the removal, and the data be gone, before `_remove` returns
-        return was_dropped or (was_known and not self._core.catalogue.has_stored(business))
+                if known.business not in self._host.records:
+                    return True
+            raise
 
     def _on_removed(self, known: Leadership) -> None:
         """Handle the removal of a record: remove this broker's data of the business."""
-        self._host.records.pop(known.business, None)
+        if (found := self._host.records.get(known.business)) and found.term <= known.term:  # else created again
+            del self._host.records[known.business]
         self._host.on_forgotten_term(known.business, known.term)
 
     async def _wait_for_removal(self, business: str) -> bool:
