@@ -15,6 +15,7 @@ from tests.support.databases.mariadb import catalogue
 from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.oracle.workload import KEYS, writers
 from venus.adapters.dialects.oracle.capture import capture
+from venus.adapters.dialects.oracle.language import inline
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.cli.prove.follower import Follower
@@ -65,6 +66,10 @@ def test_changes_are_polled_by_their_sequence(
     with monkeypatch.context() as patch:
         patch.setattr(capture, "LOG_ROWS_COUNTED_MAX", 2)
         assert item.source.capture.read_backlog()[table_id][0] == 2, "a large backlog is not counted to its end"
+    with monkeypatch.context() as patch:
+        patch.setattr(inline, "count_waiting_sql", pytest.fail)
+        source: Any = item.source
+        assert source.capture._log_versions([table_id])[table_id] > 3, "its Sequence, without a count of the rows"
     (seen,) = item.drain()
     assert seen.count == 3
     assert values(item) == {"1": "one", "2": "TWO", "30": "three", "4": "four"}

@@ -126,10 +126,9 @@ class OracleCapture(SourceCapture):
     def _log_versions(self, table_ids: Seq[int]) -> dict[int, int]:
         """Return a number for each table that changes with every write to it (`OracleClaim.log_version`)."""
         writer, inline_tables = self._database.writer, self._database.dictionary.read_inline_tables()
-        found = count_waiting(writer, table_ids, inline_tables)
-        if inline_tables:
-            found |= {table_id: polled.highest for table_id, polled in inline.read_polled_ranges(writer).items()}
-        return found
+        polled = inline.read_polled_ranges(writer) if inline_tables else {}
+        found = count_waiting(writer, [t for t in table_ids if t not in polled], inline_tables)
+        return found | {table_id: changed.highest for table_id, changed in polled.items()}
 
     def _use_comparisons(self, found: Seq[OracleTableComparison]) -> None:
         """Build the statements of the next cuts for the tables as this comparison describes them."""
