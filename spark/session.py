@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -202,11 +202,13 @@ def _new_context(settings: Settings, app: str) -> Iterator[SparkContext]:
     if not is_submitted():
         conf.setMaster(made.master)
     log = SessionLog()
-    with log, _environment(made.environ), _own_signals(), failures(log):
+    with log, _environment(made.environ), _own_signals() as restore_signals, failures(log):
         gateway = _launch(conf, log)
         try:
             with failures(log):  # while the JVM still runs: Py4J requests the text of an exception from it
-                yield _start_context(conf, gateway, made.master)
+                context = _start_context(conf, gateway, made.master)
+                restore_signals()
+                yield context
         finally:
             _stop_spark(gateway)
 
@@ -292,11 +294,19 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
-    """Remove PySpark's SIGINT handler, which cancels all jobs, at the end of its session."""
-    before = signal.getsignal(signal.SIGINT)
+def _own_signals() -> Iterator[Callable[[], None]]:
+    """Yield a function that replaces PySpark's SIGINT handler by one that was set before. At the end do so always.
+
+    PySpark's handler cancels all jobs and raises KeyboardInterrupt, in place of the orderly stop of `venus sync`.
+    """
+    before, is_main = signal.getsignal(signal.SIGINT), threading.current_thread() is threading.main_thread()
+
+    def restore() -> None:
+        if is_main and before not in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(signal.SIGINT, before)
+
     try:
-        yield
+        yield restore
     finally:
-        if threading.current_thread() is threading.main_thread():
+        if is_main:
             signal.signal(signal.SIGINT, before)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,17 @@ from venus.spark.runner import SparkRunner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HANDLER = """
+import signal, threading
+from venus.cli.sync import stop_on_signals
+from venus.config import Settings
+from venus.spark.session import open_session
+stop = threading.Event()
+stop_on_signals(stop)
+with open_session(Settings(), app="signals"):
+    signal.raise_signal(signal.SIGINT)
+    print("in order" if stop.wait(60) else "continues")
+"""
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 
@@ -24,6 +37,12 @@ def test_every_task_yields_once_from_another_process(spark_session: SparkSession
     assert sorted((n, s) for n, s, _ in results) == [(n, n * n) for n in range(9)]
     assert os.getpid() not in {pid for _, _, pid in results}
     assert list(SparkRunner(spark_session.sparkContext).run(square, [])) == []
+
+
+def test_the_signal_handler_of_the_command_stays_in_force(tmp_path: Path) -> None:
+    """PySpark's handler cancels all jobs and raises KeyboardInterrupt, so that `venus sync` would not stop in order."""
+    found = subprocess.run([sys.executable, "-c", HANDLER], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert (found.stdout, found.returncode) == ("in order\n", 0), found.stderr
 
 
 def test_a_worker_that_dies_is_replaced_and_its_task_repeated(spark_session: SparkSession, tmp_path: Path) -> None:
