@@ -26,8 +26,8 @@ BUDGET_S = 2.0
 SHARE = 0.5
 #: Members of the own cluster that are asked before it takes over the identifier of another cluster.
 SIDEWAYS_MAX = 3
-#: A member that knows fewer others of its cluster announces the cluster in each cycle.
-ANNOUNCED_BELOW = 2
+#: A member that knows fewer others of its cluster announces it, for so many cycles after a loss or a move.
+ANNOUNCED_BELOW, ANNOUNCED_CYCLES = 2, 10
 #: Silent neighbours that are replaced in one cycle.
 SILENT_MAX = 3
 #: Clusters among which a broker that joins chooses.
@@ -114,6 +114,9 @@ class OverlayNode(Generic[P, R]):
         self.address, self.shape = address, shape
         self.views = NeighbourViews(address, shape.identifier_of(address), shape)
         self.cycles = self.exchanges = self.moves = 0
+        #: The own cluster and the number of its other members in the last cycle; how often to announce them still.
+        self._seen: tuple[Identifier, int] = ((), 0)
+        self._announcements = 0
         self._transport, self._chance, self._next_stamp = transport, chance, next_stamp
         self._load, self._receive = load, receive
 
@@ -198,19 +201,24 @@ class OverlayNode(Generic[P, R]):
                 return
 
     async def _announce(self) -> None:
-        """Exchange with the cluster that takes over messages to this one, if this cluster is small.
+        """After a loss of members, or a move of this broker, exchange with the cluster that would take over this one.
 
-        Few brokers know a small cluster. After many deaths, or a move into an empty cluster, it would take random
-        exchanges ten seconds to reach the cluster that accepts its messages meanwhile.
+        Few brokers know a small cluster. Until the cluster that would take over knows it, that cluster accepts the
+        messages of the small one. Random exchanges alone need up to ten seconds to reach that cluster.
         """
-        if len(self.views.top) >= ANNOUNCED_BELOW:
+        before, self._seen = self._seen, (self.cluster, len(self.views.top))
+        if self._seen[0] != before[0] or self._seen[1] < before[1]:
+            self._announcements = ANNOUNCED_CYCLES
+        others = [one for one in self.views.known_brokers().values() if one.cluster != self.cluster]
+        if not self._announcements or len(self.views.top) >= ANNOUNCED_BELOW or not others:
             return
-        siblings = [one for one in self.views.levels[-1].values() if one.cluster != self.cluster]
-        if siblings:
-            heir = min((one.cluster for one in siblings), key=lambda one: self.shape.distance(one, self.cluster))
-            for one in siblings:
-                if one.cluster == heir:
-                    await self._exchange_with(one, self.shape.depth - 1)
+        self._announcements -= 1
+        heir = min((one.cluster for one in others), key=lambda one: self.shape.distance(one, self.cluster))
+        silent = 0
+        for one in [one for one in others if one.cluster == heir]:
+            silent += not await self._exchange_with(one, min(common_prefix(heir, self.cluster), self.shape.depth - 1))
+            if silent == SILENT_MAX:
+                return
 
     async def _exchange_with(
         self, other: Neighbour, level: int, *, is_first: bool = False, is_leaving: bool = False
