@@ -272,10 +272,7 @@ class Pipeline:
     @contextmanager
     def _run_loops(self) -> Iterator[_Run]:
         """Run capture and apply in the background during the block, and raise the error that ended them."""
-        from venus.cli.run import require_triggers
-
         with self._redact_errors(), self._serve() as invocation:
-            require_triggers(invocation.directed_settings, partial(self._emit, CAPTURE, "remark"))
             run = _Run(invocation, self._emit)
             with self._lock:
                 if self._current is not None:
@@ -378,7 +375,10 @@ class _Run:
 
     def _main(self) -> None:
         """Run the loops until they end; after a change of direction, run them again. The run's thread calls this."""
+        from venus.cli.run import require_triggers
+
         try:
+            require_triggers(self._invocation.directed_settings, partial(self._emit, CAPTURE, "remark"))
             while self._run_one_direction():
                 self._forget_direction()
         except BaseException as error:  # the caller gets it

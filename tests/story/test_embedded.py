@@ -18,6 +18,7 @@ import pytest
 from tests.support.databases.postgres import Server
 from tests.support.waiting import eventually
 from venus.adapters.verify.findings import ComparisonVerdict
+from venus.cli import run as run_command
 from venus.errors import ConfigError, NotInstalled, Refused, Unavailable, VenusError
 from venus.pipeline import Pipeline, PipelineEvent
 
@@ -150,6 +151,29 @@ def test_a_signal_handler_may_stop_a_run_at_any_moment(shop: Shop) -> None:
             stops.join(60)
             assert not stops.is_alive(), "the main thread may have the event's lock when the signal comes"
         assert run.is_over.wait(60)
+
+
+def test_a_run_can_be_stopped_while_it_looks_for_triggers(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unreachable source can take ten seconds; a stop in this time was lost, and the run went on."""
+    pipeline = Pipeline.from_toml(shop.file)
+    pipeline.install()
+    looks, may = threading.Event(), threading.Event()
+
+    def look_late(*_: object) -> bool:
+        looks.set()
+        return may.wait(60)
+
+    monkeypatch.setattr(run_command, "find_triggers", look_late)
+    thread = threading.Thread(target=pipeline.run, daemon=True)
+    thread.start()
+    assert looks.wait(60)
+    run = pipeline._current
+    assert run is not None
+    pipeline.stop()
+    assert run._is_stopping.wait(60)
+    may.set()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_run_without_triggers_starts_nothing(shop: Shop) -> None:
