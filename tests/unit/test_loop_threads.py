@@ -119,13 +119,14 @@ def test_one_signal_stops_and_a_second_one_ends_at_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.setdefault(number, handler))
     monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_DFL)  # also under nohup
     watched, ended = WatchedSupervisor(), list[int]()
-    signalled = threading.Event()
+    signalled: list[int] = []
     watched.supervisor.stop_on_signals(ended.append, signalled)
     first = threading.Thread(target=handlers[signal.SIGTERM], args=(signal.SIGTERM, None), daemon=True)
     with watched.stop._cond:  # type: ignore[attr-defined]
         first.start()
         first.join(10)
         assert not first.is_alive(), "the main thread may have the event's lock when the signal comes"
+        assert signalled == [signal.SIGTERM], "a second signal, or the next loops, see it although no event is set yet"
     assert watched.stop.wait(10)
     assert not ended
     handlers[signal.SIGINT](signal.SIGINT, None)

@@ -79,26 +79,26 @@ class ThreadSupervisor:
         self._explain = explain
         self._events: queue.SimpleQueue[tuple[str, Event] | None] = queue.SimpleQueue()
 
-    def stop_on_signals(self, end_now: Callable[[int], None], signalled: threading.Event) -> None:
+    def stop_on_signals(self, end_now: Callable[[int], None], signalled: list[int]) -> None:
         """Let a signal end the command cleanly, and a second one at once, except a second SIGHUP.
 
-        `signalled` outlives the loops: a signal that came before the loops were ready stops them at once.
+        `signalled` has the signals that came, and outlives the loops: one that came before them stops them at once.
         """
 
         def request_stop() -> None:
-            signalled.set()
             self._stop.set()
             self._events.put(None)  # `run` waits for an event
 
         def on_signal(number: int, _frame: object) -> None:
             """Stop the loops at the first signal; end the process at a second one that is not SIGHUP."""
-            if signalled.is_set() and number != signal.SIGHUP:
+            if signalled and number != signal.SIGHUP:
                 end_now(128 + number)
+            signalled.append(number)
             call_from_handler(request_stop)
 
         for number in stop_signals():
             signal.signal(number, on_signal)
-        if signalled.is_set():
+        if signalled:
             self._stop.set()
 
     def run(self) -> int:

@@ -81,7 +81,7 @@ def ensure_triggers(run: Invocation, settings: Settings, *, install: bool) -> No
 
     If the source is unreachable now, this does nothing, because capture waits for it.
     """
-    present = has_triggers(settings, run.out.say)
+    present = find_triggers(settings, run.out.say)
     if present is None:
         return
     if not present and not install and can_ask(run):
@@ -96,11 +96,11 @@ def ensure_triggers(run: Invocation, settings: Settings, *, install: bool) -> No
 
 def require_triggers(settings: Settings, say: Callable[[str], object]) -> None:
     """Raise NotInstalled if no table is captured, unless the source is unreachable now."""
-    if has_triggers(settings, say) is False:
+    if find_triggers(settings, say) is False:
         raise NotInstalled(NO_TRIGGERS, hint=INSTALL_HINT)
 
 
-def has_triggers(settings: Settings, say: Callable[[str], object]) -> bool | None:
+def find_triggers(settings: Settings, say: Callable[[str], object]) -> bool | None:
     """Return whether any table is captured; if the source is unreachable now, say so and return None."""
     from venus.cli.install import open_configured_source
 
@@ -197,7 +197,7 @@ def run_both_directions(run: Invocation) -> int:
     """Run the loops; after a switch (`venus cutover --fall-back`), run the other direction's. Return the exit code."""
     from venus.cli.sync_direction import forget_owner
 
-    signalled = threading.Event()
+    signalled: list[int] = []
     while True:
         try:
             return run_loops(run, signalled)
@@ -206,7 +206,7 @@ def run_both_directions(run: Invocation) -> int:
             forget_owner(run.settings)
 
 
-def run_loops(run: Invocation, signalled: threading.Event) -> int:
+def run_loops(run: Invocation, signalled: list[int]) -> int:
     """Run capture and the targets until a signal or until capture ends permanently. Raises DirectionChanged."""
     from venus.cli.loop_threads import TargetLoop, format_step
     from venus.cli.sync import report_capture_end
@@ -233,7 +233,7 @@ def run_loops(run: Invocation, signalled: threading.Event) -> int:
     supervisor.stop_on_signals(os._exit, signalled)
     code = supervisor.run()
     if has_turned((capture, *targets)):
-        if not signalled.is_set():
+        if not signalled:
             raise DirectionChanged
     elif capture.code is not None:
         report_capture_end(run, capture)

@@ -199,11 +199,13 @@ def stop_on_signals(stop: threading.Event) -> None:
 
     A second SIGHUP does not count: the shell and the system each send one when a terminal is closed.
     """
+    came: list[int] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         """Set `stop` at the first signal; end the process at a second one that is not SIGHUP."""
-        if stop.is_set() and number != signal.SIGHUP:
+        if (came or stop.is_set()) and number != signal.SIGHUP:
             os._exit(128 + number)
+        came.append(number)
         call_from_handler(stop.set)
 
     for number in stop_signals():

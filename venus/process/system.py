@@ -64,7 +64,10 @@ def call_from_handler(call: Callable[[], object]) -> None:
     A handler interrupts the main thread, which may hold the lock at this moment, for example in `Event.wait`. The
     handler would then wait for this lock forever. `threading.Thread` takes such locks itself.
     """
-    _thread.start_new_thread(call, ())
+    try:
+        _thread.start_new_thread(call, ())
+    except RuntimeError:  # there are too many threads, or the interpreter is ending
+        call()
 
 
 #: The home that container runtimes set for a user without one.
