@@ -154,7 +154,7 @@ def test_a_signal_handler_may_stop_a_run_at_any_moment(shop: Shop) -> None:
 
 
 def test_a_run_can_be_stopped_while_it_looks_for_triggers(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unreachable source can take ten seconds; a stop in this time was lost, and the run went on."""
+    """An unreachable source can take ten seconds; a stop in this time was lost, and the run continued."""
     pipeline = Pipeline.from_toml(shop.file)
     pipeline.install()
     looks, may = threading.Event(), threading.Event()
