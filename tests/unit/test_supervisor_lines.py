@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from venus.cli import sync
+from venus.cli.invocation import Invocation
 from venus.cli.supervisor import LINES_MAX, LoopProcess, Supervisor, format_event
 
 
@@ -24,6 +30,24 @@ def test_reports_do_not_accumulate_while_the_output_is_not_read() -> None:
     supervisor._drain(0.2)
     assert [said["event"] for said in events if said["event"] != "report"] == ["halted"]
     assert loop.error == {"kind": "Fenced", "message": "gone"}
+
+
+def test_a_stop_in_the_moment_of_a_switch_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each loop has ended with exit code 3, because changes flow in the other direction."""
+    stop = threading.Event()
+    document = json.dumps({"error": {"kind": "DirectionChanged", "message": "changes flow in the other direction"}})
+    command = [sys.executable, "-c", f"import sys; print({document!r}, flush=True); sys.exit(3)"]
+
+    def on_event(_name: str, found: dict[str, Any]) -> None:
+        if found["event"] == "stays down":
+            stop.set()
+
+    monkeypatch.setattr(sync, "build_loop", lambda _run, name, *_: LoopProcess(name=name, command=command))
+    monkeypatch.setattr(sync, "EventWriter", lambda _: SimpleNamespace(on_event=on_event))
+    assert sync.run_children(Invocation(), ["main"], stop, "local", capture=True, take_over=False) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_process_id_is_not_a_counter() -> None:

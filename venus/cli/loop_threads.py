@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from venus.cli.output import PLAIN_EVERY_S
-from venus.cli.supervisor import HEALTHY_AFTER_S, LINES_MAX, STOP_TIMEOUT_S, ends_all, restart_delay_s
+from venus.cli.supervisor import HEALTHY_AFTER_S, LINES_MAX, STOP_TIMEOUT_S, ends_all, restart_delay_s, worst_code
 from venus.cli.sync_direction import DirectionGuard
 from venus.errors import ConfigError, DatabaseUnavailable, VenusError
 from venus.flow.breaker import REMIND_S
@@ -115,7 +115,7 @@ class ThreadSupervisor:
         finally:
             self._stop.set()
             self._wait_for_end()
-        return max((loop.code or 0 for loop in self._loops), default=0)
+        return worst_code(self._loops)
 
     def _is_over(self) -> bool:
         """Return whether all loops stay down, or one stays down that ends the others."""

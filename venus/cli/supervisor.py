@@ -221,6 +221,11 @@ def ends_all(loop: SupervisedLoop) -> bool:
     return loop.code is not None and (loop.is_vital or has_turned((loop,)))
 
 
+def worst_code(loops: Iterable[SupervisedLoop]) -> int:
+    """Return the worst exit code of ended loops. A loop that has ended because of a switch has not failed."""
+    return max((loop.code or 0 for loop in loops if not has_turned((loop,))), default=0)
+
+
 class Supervisor:
     """Supervisor that starts loops in processes, passes on their events, restarts them and finally stops them."""
 
@@ -241,7 +246,7 @@ class Supervisor:
                     self._check_loop(loop)
         finally:
             self._end_all()
-        return max((loop.code or 0 for loop in self._loops), default=0)
+        return worst_code(self._loops)
 
     def _is_over(self) -> bool:
         """Return whether all loops stay down, or one stays down that ends the others."""

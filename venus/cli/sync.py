@@ -146,7 +146,7 @@ def run_children(
     code = Supervisor(loops, stop, EventWriter(run).on_event).run()
     if has_turned(loops) and not stop.is_set():
         raise DirectionChanged
-    if capturing.code is not None:
+    if capturing.code is not None and not has_turned((capturing,)):
         report_capture_end(run, capturing)
     return code
 
