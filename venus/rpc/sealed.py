@@ -1,7 +1,7 @@
 """Messages with a seal: the xxh3_64 of all their bytes, as their last field (protos/venus/wire/broker.proto).
 
 Bodies carry their own digests from the producer to the consumer. The seal protects everything else on one connection:
-batch numbers, verdicts, offsets, acknowledgements, key ranges. TCP's checksum misses about one error in ten thousand.
+batch numbers, verdicts, offsets, acknowledgements, key ranges. TCP's checksum has only 16 bits.
 Every call of every service uses this module, at both ends.
 """
 

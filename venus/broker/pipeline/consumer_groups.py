@@ -166,8 +166,8 @@ class ConsumerGroups:
     def attach(self, business: Business, group: str, offset: int, *, kept: int | None, transient: bool) -> int:
         """Attach a stream of a group that reads from `offset` on; return its token.
 
-        A new group is on disk when `attach` returns, so the queue is kept for it even after a crash. Raises NotLeader
-        if another broker logs the positions of groups.
+        A new group of a stored business is on disk when `attach` returns, so its queue is kept even after a crash.
+        Raises NotLeader if another broker logs the positions of groups.
         """
         token = next(self._tokens)
         wanted = ConsumerState(

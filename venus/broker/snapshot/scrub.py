@@ -2,7 +2,7 @@
 
 It checks that bodies match their digests, the queue has no gaps, the full data has every change of the queue, each row
 lies under its own key with a known version, and each segment matches its checksum (checksums.py). It runs in the
-materialising thread, which alone writes rows, in small steps while there is no more urgent work. A finding is stored
+materialising thread, between its writes of rows, in small steps while there is no more urgent work. A finding is stored
 and raises Corruption: the broker stops and does not start again on that store.
 """
 
