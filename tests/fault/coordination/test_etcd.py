@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -224,24 +225,33 @@ def test_a_swap_whose_answer_was_lost_is_recognised_when_it_is_repeated(etcd: Et
         assert front.lost == 1, "the address that answered last is asked first"
 
 
+def call_between_attempts(own: EtcdCoordinator, call: Callable[[], object]) -> None:
+    """Let another process do something between an attempt whose answer is lost and its repetition."""
+    attempt = own._client._attempt
+
+    def attempt_then_call(*arguments: Any) -> object:
+        try:
+            return attempt(*arguments)
+        except Exception:
+            call()
+            raise
+
+    own._client._attempt = attempt_then_call  # type: ignore[method-assign, assignment]
+
+
 def test_a_swap_that_was_overwritten_before_it_was_confirmed_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
     """The first attempt may have succeeded and been replaced since: it must be reported as neither done nor refused."""
     with AnswerLosingProxy(etcd.addresses[0]) as front:
         own, other = connect([front.address]), connect()
         stored = create_business(own)
         front.lose = 1
-        inner = own._client._attempt
 
-        def overwrite_before_confirmation(*arguments: object) -> object:
-            try:
-                return inner(*arguments)  # type: ignore[arg-type]
-            except Exception:
-                found = other.read("main")
-                assert found is not None
-                assert other.swap(found, replace(found, term=found.term + 10)) is not None
-                raise
+        def overwrite() -> None:
+            found = other.read("main")
+            assert found is not None
+            assert other.swap(found, replace(found, term=found.term + 10)) is not None
 
-        own._client._attempt = overwrite_before_confirmation  # type: ignore[method-assign, assignment]
+        call_between_attempts(own, overwrite)
 
         with pytest.raises(Unavailable, match="may have been changed"):
             own.swap(stored, replace(stored, term=2))
@@ -262,7 +272,7 @@ def test_a_removal_continues_when_the_answer_about_its_term_was_lost(etcd: EtcdC
 
 
 def test_a_removal_whose_answer_was_lost_is_recognised_when_it_is_repeated(etcd: EtcdCluster, connect: Connect) -> None:
-    """Otherwise `venus forget` reports an error, and its repetition that there is no such business."""
+    """Otherwise `venus forget` fails although it has removed the business, and fails again when it is repeated."""
     with AnswerLosingProxy(etcd.addresses[0]) as front:
         own = connect([front.address])
         stored = create_business(own)
@@ -282,16 +292,7 @@ def test_a_removal_is_unknown_if_the_business_exists_again_when_it_is_repeated(
         stored = create_business(own)
         own._save_forgotten_term(stored)
         front.lose = 1
-        inner = own._client._attempt
-
-        def create_before_repetition(*arguments: object) -> object:
-            try:
-                return inner(*arguments)  # type: ignore[arg-type]
-            except Exception:
-                create_business(other)
-                raise
-
-        own._client._attempt = create_before_repetition  # type: ignore[method-assign, assignment]
+        call_between_attempts(own, lambda: create_business(other))
 
         with pytest.raises(Unavailable, match="may have been changed"):
             own.remove(stored)

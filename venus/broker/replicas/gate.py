@@ -280,7 +280,7 @@ class ClusterGate:
                 raise Unavailable(f"{business}: its record keeps changing", hint="try again")
             self._coordination.read_soon()
             await asyncio.sleep(LOOK_EVERY_S)
-        return await self._wait_for_removal(business) or had_replica  # removed with its record, perhaps by now
+        return await self._wait_for_removal(business) or had_replica  # it went with its record, perhaps earlier
 
     async def _remove_or_wait(self, known: Leadership) -> bool:
         """Remove a record; without an answer, wait for a report that it is gone. Return False if it has changed."""
